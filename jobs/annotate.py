@@ -20,7 +20,7 @@ from iosched.scheduler.transfer import fitted
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
     """`model` with its nodes in schedule order, merge stages merged, and the schedule as metadata of model and nodes.
 
-    If plain onnxruntime or OpenVINO ships, nothing is merged, since these are then given the file as it is.
+    If plain onnxruntime or OpenVINO ships, nothing is merged, since these run the original graph.
     """
     document = fitted(document, model)
     return annotate(

@@ -66,24 +66,22 @@ def batch(
 ) -> BatchResult:
     """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
 
-    Four ways are compared in turn: one model after another, by plain onnxruntime or our schedules; in concurrent
-    sessions, or on a GPU in streams; batched, that is with one operator for the equal operators of several models where
-    it is worth it; and by a schedule for all, batched or not, in which models run side by side where they are apart.
-    The last two ship only where they are faster than both others beyond noise. What ships computes what onnxruntime
-    computes of each model alone, which is checked. Models that cannot be run together are run one by one, and those
-    whose plan takes more memory than is allowed go into more files; a note says so.
+    Four alternatives are compared interleaved: one model after another; concurrent sessions, or streams of a GPU;
+    batched operators; and one schedule for all models. The last two ship only if they are faster than both others
+    beyond noise. Outputs are checked against onnxruntime on each model. With a note, models that cannot run together
+    run one by one, and those over the memory limit are divided into several files.
 
     Args:
-        models: by name; the names begin those of inputs and outputs, but of shared inputs.
+        models: by name; names prefix those of inputs and outputs, except shared inputs.
         settings: the settings.
         observer: receives progress.
         interrupt: defers interruptions; by default they are raised at once.
 
     Raises:
         UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
-        InvalidModelError: a model cannot be run, and is not to be skipped; or none is left.
+        InvalidModelError: a model cannot run and is not skipped, or none is left.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        ExecutionError: a kernel fails also where a model runs alone.
+        ExecutionError: a kernel fails even for a single model.
         MismatchError: a model computes other values than alone, also by itself.
         KeyboardInterrupt: the user interrupts and declines the fastest way known.
     """

@@ -98,7 +98,7 @@ def bench(
     Args:
         model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
-        names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
+        names: alternatives of `ROWS`; by default all of the device, except those measured only on request.
         baseline: one of the alternatives measured, for `Row.over_baseline`.
         device: the device, as for `--device`.
         threads: the number of CPU cores; by default all that affinity and quota allow.

@@ -15,8 +15,7 @@ class Decision:
     """Which candidate ships, and the comparisons that decided it.
 
     Attributes:
-        plain: the name of the candidate that the others are weighed against: the best of those that run the model
-            without a schedule.
+        plain: the best candidate that runs the model without a schedule, with which the others are compared.
         chosen: the name of the candidate that ships.
         weighed: the name of the candidate that `plain` is compared with: the one that ships, or else our first one.
         comparison: of `plain` and `weighed`; None if there are too few rounds to compare them.
@@ -86,15 +85,15 @@ def decide(
 ) -> Decision:
     """Chooses which of the candidates that were measured interleaved ships.
 
-    One of `others` takes the place of `plain` if it is faster beyond noise. The first of `ours` ships whose ratio to
-    that one lies above 1 with its whole confidence interval. A later one ships in its place if it is also faster than
-    that one. Each of `ours` is compared with the best without a schedule once, so that a candidate that is not really
-    faster ships with a probability of at most 2.5 %. None ships that another one without a schedule beats.
+    One of `others` replaces `plain` if it is faster beyond noise. The first of `ours` ships whose speedup over that has
+    an interval above 1; a later one replaces it if it is also faster than that one. Each is compared with the best
+    plain candidate once, so one that is not faster ships with a probability of at most 2.5 %. None ships that another
+    plain candidate beats.
 
     Args:
         measured: latencies by name, measured by one call of `interleave`.
         plain: the name of the candidate that ships if no other is faster.
-        ours: the names of the others, at least one; those come first that are preferred if they are equally fast.
+        ours: the names of our candidates, at least one, in the order of preference.
         others: the names of more candidates that run the model without a schedule.
     """
     best = fastest(measured, (plain, *others))

@@ -1,4 +1,4 @@
-"""The job `explain`: why an operator is in its stage, by the latencies that a schedule with it in another has."""
+"""The job `explain`: why an operator is in its stage, by latencies of schedules with it in others."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Explanation:
         measured_share: on a simulated GPU, the part of `explanation.present_us`, from 0 to 1, that was measured on such
             a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
-        in_turn: for other places by whose stages' latencies the schedule would be faster, what came out when it was
-            measured interleaved with the schedule as it is; a `speedup` above 1 is for the other place.
+        in_turn: for other places that look faster by stage latencies, the interleaved speedup over the present
+            schedule.
         equal: the other places that take as long as the present one, as far as computed latencies are known; None if
             latencies are measured.
         teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at

@@ -37,7 +37,7 @@ class MatrixSettings:
     Attributes:
         devices: the devices, as for `--device`; each is a target at every batch size.
         precision: the precision of GPUs: "fp32", "tf32" or "fp16".
-        launch: how GPUs are thought to be given their kernels: by one CUDA graph ("graph"), or one by one ("streams").
+        launch: how simulated GPUs launch kernels: by one CUDA graph ("graph") or one by one ("streams").
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
@@ -122,7 +122,7 @@ class MatrixResult:
         measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
             nothing was measured on elsewhere, or that are measured here.
         intervals: where each lies, in the same places; None on targets that are measured here.
-        level: the probability with which the intervals are meant to hold what would be measured.
+        level: the intended coverage probability of the intervals.
     """
 
     targets: tuple[MatrixTarget, ...]

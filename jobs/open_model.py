@@ -20,12 +20,11 @@ from iosched.scheduler.teams import Teams
 
 @dataclass(frozen=True)
 class SharedResources:
-    """What somebody who has many jobs done lends to each of them.
+    """Resources shared between jobs.
 
     Attributes:
-        database: the profile database, which stays open; None if each job opens its own.
-        ahead: is called with a model once open; makes what answers the questions of a search ahead
-            (`scheduler.search`), or returns None if nobody does.
+        database: the open profile database; None if each job opens its own.
+        ahead: makes a prefetcher for an open model (`scheduler.search`), or returns None.
         counts_opening: whether opening the model counts towards a budget.
     """
 
@@ -34,7 +33,7 @@ class SharedResources:
     counts_opening: bool = True
 
     def ahead_on(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
-        """What answers questions about a model that is open ahead; None if nobody does."""
+        """The prefetcher of an open model, if any."""
         return None if self.ahead is None else self.ahead(open_model, time_budget)
 
 
@@ -56,7 +55,7 @@ def opened(
     Args:
         profile_db: the profile database; by default the user's.
         writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
-        shared: has a profile database that takes the place of both, if any.
+        shared: may have a profile database to use instead.
     """
     if shared.database is not None:
         with closing(device.open(model, settings, shared.database)) as open_model:
@@ -91,7 +90,7 @@ def profile_database(
 
 
 def check_schedulable(opened: OpenModel) -> None:
-    """Accepts a model that schedules can be found for."""
+    """Raises `UsageError` if the model cannot be scheduled."""
     if not opened.is_schedulable:
         raise UsageError(
             "nothing to schedule: the model has inputs without a fixed size, such as strings, or no operators.\n"

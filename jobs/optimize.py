@@ -72,7 +72,7 @@ def optimize(
         settings: the settings.
         observer: receives progress.
         interrupt: defers interruptions of the search; by default they are raised at once.
-        shared: what takes the place of what is opened here.
+        shared: resources shared with other jobs.
 
     Raises:
         UsageError: a setting is wrong.

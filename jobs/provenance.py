@@ -37,7 +37,7 @@ _PACKAGES = (
 """Those that compute or measure something."""
 
 _OF_THE_MOMENT = ("cores", "quota", "kernel")
-"""What the same machine may have otherwise tomorrow, and files leave out that are compared byte by byte."""
+"""Facts that change on the same machine, left out of files that are compared byte by byte."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Machine:
 
     Attributes:
         cpu: the product's name of its processor.
-        design: what tells processors of that name apart, see `Processor.design`.
+        design: see `Processor.design`.
         cores: the numbers of the processors that this process may use.
-        quota: how many cores' time it may use, where that is limited.
+        quota: the CPU quota in cores, if limited.
         processors: how many the machine has.
         memory_nbytes: of the machine.
         system: of the machine ("Linux").
@@ -73,8 +73,8 @@ class Provenance:
 
     Attributes:
         machine: where it was computed.
-        versions: of iosched and its commit where that is known, of Python, and of the packages that take part.
-        seeds: what random numbers were drawn from, by what they are for.
+        versions: of iosched, its commit if known, Python and libraries.
+        seeds: seeds by purpose.
         command: the words of the command line, as they were typed; None if it was no command.
         time: of the result, in UTC, as in ISO 8601.
     """
@@ -86,7 +86,7 @@ class Provenance:
     time: str | None = None
 
     def as_kept(self) -> dict[str, object]:
-        """What does not change from call to call, for files of which the same database makes the same bytes."""
+        """The constant part, for files that are reproducible byte by byte."""
         machine = {key: value for key, value in asdict(self.machine).items() if key not in _OF_THE_MOMENT}
         return {"machine": machine, "versions": dict(self.versions), "seeds": dict(self.seeds)}
 
@@ -95,7 +95,7 @@ def provenance(seeds: Mapping[str, int] = {}, command: Sequence[str] | None = No
     """Where a result comes from that is made here and now.
 
     Args:
-        seeds: what random numbers are drawn from, by what they are for.
+        seeds: seeds by purpose.
         command: the words of the command line, without secrets.
     """
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -119,7 +119,7 @@ def machine_here() -> Machine:
 
 
 def versions_here() -> dict[str, str]:
-    """The versions of what is installed here; nothing is imported for it."""
+    """Versions of installed packages, without importing them."""
     try:
         own = {"iosched": iosched_version()}
     except PackageNotFoundError:  # found on Python's path alone
@@ -129,9 +129,9 @@ def versions_here() -> dict[str, str]:
 
 
 def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
-    """A schedule file that says of which model, device, machine and versions it is, and nothing of the search.
+    """A schedule file with model, device, machine and versions, without the search.
 
-    One whose latencies are computed is the same on every machine, and says nothing of the one that it was made on.
+    If latencies are computed, it has no machine and is the same everywhere.
 
     Args:
         model: that the schedule runs.
@@ -156,7 +156,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
 def search_record(
     strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: OpenModelHere | None
 ) -> file.SearchRecord:
-    """What a schedule file says of a search; `here` is the model as it was open, if the device is attached."""
+    """The search in a schedule file; `here` is the open model on an attached device."""
     signatures = found.measured if here is None else here.cost.signatures
     counts = file.Counts(found.states, found.transitions, found.stages, signatures)
     return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

@@ -112,7 +112,7 @@ def optimize_batches(
     (4, 16, 6, 6)
 
     Args:
-        source: the path of a model, or the bytes of one. Its batch is what stands first in its inputs.
+        source: the path of a model, or the bytes of one. Its batch is the first dimension of its inputs.
         batch_sizes: the batch sizes.
         settings, observer, interrupt, words: as `optimize` takes them; a budget is for all batch sizes together.
         input_shapes: full shapes of inputs by name, as they are at one of the batch sizes.
@@ -123,7 +123,7 @@ def optimize_batches(
         UsageError: a setting is wrong, or the model has no batch.
         InvalidModelError: the file is no model that can be run at these batch sizes.
         InvalidScheduleError: the given schedules were made for another structure, shape or type.
-        DeviceError, ExecutionError: no batch size succeeded; what fails at some is in the result.
+        DeviceError, ExecutionError: no batch size succeeded; partial failures are in the result.
         KeyboardInterrupt: the user interrupts and declines the best schedules known.
     """
     asked = _settings(settings, words)

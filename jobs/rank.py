@@ -1,4 +1,4 @@
-"""The job `rank`: what each of many models costs on each of several devices."""
+"""The job `rank`: latencies of many models on several devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from iosched.profiler.store.database import default_path
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 Source = Model | Callable[[], Model]
-"""A model, or what loads it when its turn comes, so that a hundred need not be in memory together."""
+"""A model, or a function that loads it when needed, to save memory."""
 
 
 class UnreachedError(IoschedError):
@@ -40,14 +40,14 @@ class RankSettings:
 
     Attributes:
         devices: the devices, as for `--device`.
-        measure: what is measured on attached devices: whole models ("models"), their stages alone ("stages"), or
-            nothing ("none"). On a simulated GPU latencies are computed.
+        measure: measures whole models ("models"), only stages ("stages") or nothing ("none") on attached devices. On a
+            simulated GPU latencies are computed.
         threads: the number of CPU cores; by default all that affinity and quota allow.
         precision: the precision.
-        launch: how simulated GPUs are thought to be given their kernels.
+        launch: how simulated GPUs launch kernels.
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
         profile_db: the profile database; by default the user's.
-        resume: whether the latencies in the database are used.
+        resume: whether to use the latencies in the database.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
@@ -83,7 +83,7 @@ class RankRow:
         model: the name of the model.
         device: the short name of the device.
         cost: its latency there; None if there is none.
-        failure: what was raised instead; None if there is a latency.
+        failure: the error; None if there is a latency.
         flops: operations in one run; None if the model cannot be read.
         params: how many numbers its weights have; None if it cannot be read.
     """
@@ -97,7 +97,7 @@ class RankRow:
 
     @property
     def latency_us(self) -> float:
-        """The latency; infinite where there is none."""
+        """The latency; infinite if there is none."""
         return math.inf if self.cost is None else self.cost.latency_us
 
     @property
@@ -116,7 +116,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Models on devices, device by device, the fastest first, and those without a latency at the end.
+    """Rows by device, the fastest first, those without a latency last.
 
     Attributes:
         rows: a row for each model on each device.
@@ -130,7 +130,7 @@ class RankResult:
 
     @property
     def failure(self) -> Exception | None:
-        """What was raised for the first row, if no row has a latency; else None."""
+        """The error of the first row, if no row has a latency."""
         return self.rows[0].failure if all(row.failure for row in self.rows) else None
 
     @property
@@ -164,13 +164,13 @@ def rank(
     observer: Observer | None = None,
     pool: Pool | None = None,
 ) -> RankResult:
-    """Finds what each model costs on each device, and sorts the models by it.
+    """Sorts models by their latency on each device.
 
-    Stages that are alike in several models are measured once. A model that cannot be read or run is a row that says
-    why. What was measured is kept: a call that was interrupted goes on where it was.
+    Equal stages of several models are measured once. A model that cannot be read or run is a row with the error.
+    Measurements are stored, so an interrupted call continues.
 
     Args:
-        models: by name; those that have to be loaded are loaded as their turns come.
+        models: by name; functions are called when needed.
         settings: the settings.
         observer: is shown the number of finished rows.
         pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
@@ -183,7 +183,10 @@ def rank(
         RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` that has the rows that were done.
         KeyboardInterrupt: the user interrupts before there is one.
     """
-    _check_asked(models, settings)
+    if not models:
+        raise UsageError("no model to rank: name at least one")
+    if settings.measure not in MEASURES:
+        raise UsageError(f"unknown measure {settings.measure!r}: choose from {', '.join(MEASURES)}")
     if pool is not None:
         refuse_measuring_anew(settings.resume)
         return _ranked(pool, models, settings, observer)
@@ -201,13 +204,6 @@ def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, ob
         raise UsageError("no device to rank models on: name at least one")
     budget = pool.budget(settings.budget_s)
     return _Ranking(pool, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
-
-
-def _check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
-    if not models:
-        raise UsageError("no model to rank: name at least one")
-    if settings.measure not in MEASURES:
-        raise UsageError(f"unknown measure {settings.measure!r}: choose from {', '.join(MEASURES)}")
 
 
 def loaded(source: Source) -> Model | Exception:

@@ -15,8 +15,8 @@ class Row:
 
     Attributes:
         name: the alternative's name.
-        latency: of one run, in a row with others; without samples where it is computed.
-        how: what runs it, for display.
+        latency: of one of consecutive runs; without samples if computed.
+        how: a description of the way, for display.
         in_flight: the number of concurrent runs, each of which takes `latency`.
         over_sequential: the speed-up over one operator after another, of the time from the end of one run to that of
             the next; None if unknown.
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def samples_us(self) -> tuple[float, ...]:
-        """What was measured in a row, round by round; sample k of every row is of round k."""
+        """Latencies of consecutive runs; sample k of every row is from round k."""
         return self.latency.samples_us
 
     @property
@@ -139,4 +139,4 @@ ROWS: dict[str, str] = {
     **ON_CPU,
     **ON_GPU,
 }
-"""What each row is, by its name."""
+"""Descriptions of rows by name."""

@@ -59,7 +59,7 @@ class RunResult:
         notes: notes about how the model ran.
         trace: when each task of one of the timed runs ran; None if that was not asked for.
         first_difference: the first operator that computes other values than onnxruntime, where outputs differ; None if
-            they do not, or where they were right in another run.
+            none does, or if outputs were correct in another run.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -100,19 +100,18 @@ def run(
         repeats: the number of timed runs.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with. If it is `model`, and
             plain onnxruntime runs that, nothing is compared.
-        members: where the file has several models, those that outputs are compared with instead, by their names in it.
+        members: the models to compare with instead, by name, if the file has several.
         device: the device, as for `--device`.
         threads: the number of CPU cores; by default all that affinity and quota allow.
-        by_schedule: whether the model runs by its schedule on our runtime also where a library ships.
-        trace: whether to note when each task of the timed runs ran; implies `by_schedule`.
-        tell: is called with what goes on, where that takes a while.
+        by_schedule: whether to run the schedule even if a library ships.
+        trace: whether to trace the tasks of the timed runs; implies `by_schedule`.
+        tell: is called with messages about slow steps.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        UsageError: the model is to run by its schedule and cannot, or a trace is asked for where nothing can tell when
-            tasks ran.
+        UsageError: the model cannot run by its schedule, or cannot be traced.
     """
     shipped = document
     if by_schedule or trace:
@@ -252,7 +251,7 @@ def other_device(document: ScheduleDocument, device: str) -> str | None:
 
 
 def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
-    """Warns where the schedule ships and was made for another device; the warning names the line of the user's code."""
+    """Warns, at the user's line of code, if a shipped schedule was made for another device."""
     if document.is_shipped and (text := other_device(document, device)) is not None:
         warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=_users_level())
 

@@ -19,7 +19,7 @@ class SelectedSchedule:
     Attributes:
         document: the schedule, of that model.
         batch_size: the size that it was searched for.
-        is_exact: whether the model has this batch size; otherwise it is the nearest that there is a schedule for.
+        is_exact: whether the model has this batch size, instead of the nearest one.
     """
 
     document: ScheduleDocument
@@ -30,7 +30,7 @@ class SelectedSchedule:
 def for_batch(schedules: BatchSchedules, model: Model) -> SelectedSchedule:
     """The schedule for the batch size that `model` is bound to, or that for the nearest one.
 
-    That for the nearest one is one of `model`: what runs together is the same, and no latency is known.
+    The nearest one's stages are kept, without latencies.
     """
     batch_size = schedules.batch_of(model.bindings)
     if batch_size is None:

@@ -58,8 +58,8 @@ def found_by(
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
 
-    Parts of a model that do not hang together are searched on their own, and then run side by side where that is faster
-    and the strategy has stages of several groups.
+    Unconnected parts of a model are searched separately, and run side by side if that is faster and the strategy allows
+    it.
 
     Args:
         ahead: answers questions of the search before it asks them, see `search`.
@@ -86,7 +86,7 @@ def schedule_asked_for(
     deadline: Callable[[], Deadline | None],
     ahead: Prefetchable | None = None,
 ) -> SearchResult:
-    """The schedule that is given in the settings, or the one that they ask for, in the device's units.
+    """The given schedule, or the one that the settings ask for, in the device's units.
 
     Args:
         deadline: returns a function that says when the search has to end; called only if something is searched, since
@@ -119,7 +119,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 
 
 def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
-    """`schedule`, in the device's units, with the latency of each stage; what is not known of it is measured."""
+    """`schedule`, in the device's units, with stage latencies; measures unknown ones."""
     ask_ahead(opened.cost, [Question(stage) for stage in schedule.stages])
     blocks = (
         replace(

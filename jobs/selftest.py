@@ -30,10 +30,10 @@ class CheckResult:
     Attributes:
         part: the part of the runtime that the check belongs to.
         name: names the check within its part.
-        outcome: whether it passed; checks are not tried once the device is lost.
-        detail: what the check found, or why it failed, in one line.
+        outcome: the outcome; "not tried" once the device is lost.
+        detail: the result or error in one line.
         seconds: its duration.
-        error: what it failed with.
+        error: the error.
     """
 
     part: str
@@ -50,14 +50,14 @@ class CheckResult:
 
 
 class Watcher(Protocol):
-    """Is told of each check."""
+    """Observes checks."""
 
     def began(self, check: SelfCheck) -> None:
-        """The check begins; where it ends the process, this is the last that is heard."""
+        """The check begins, and may crash the process."""
         ...
 
     def ended(self, result: CheckResult) -> None:
-        """The check has ended, or is not tried at all."""
+        """The check has ended or is not tried."""
         ...
 
 
@@ -68,7 +68,7 @@ class SelfTest:
     Attributes:
         device: the key of the device.
         name: the product's name.
-        about: what else tells this machine from others: versions by short names.
+        about: versions by short names.
         results: one for each check, in the order in which they were tried.
         seconds: the total duration.
     """
@@ -133,7 +133,7 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
 
     Args:
         device: the device, as for `--device`.
-        watcher: is told of each check.
+        watcher: observes checks.
 
     Raises:
         UsageError: there is no such device.

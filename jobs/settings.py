@@ -28,16 +28,15 @@ class OptimizeSettings:
         budget_s: the seconds for the search and the comparison of whole models; None for no limit.
         profile_db: the profile database; by default the user's.
         precision: the precision of a GPU, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
-        exhaustive: whether every stage is measured, instead of searching lazily.
-        resume: whether the latencies in the database are used; if not, everything is measured again and the new
-            latencies replace the old ones.
+        exhaustive: whether to measure every stage instead of searching lazily.
+        resume: whether to use the latencies in the database; if not, everything is measured again and the new latencies
+            replace the old ones.
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
             pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
-        launch: how a simulated GPU is thought to be given its kernels: by one CUDA graph ("graph"), or one by one into
-            streams ("streams").
-        objective: what to optimize for: the latency of one run, or as many images a second as can be.
+        launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
+        objective: what to optimize for: the latency of one run or the throughput.
         gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
             Where latencies are measured, that is by predictions of stages that were not measured; None is 2 there, and
             0 predicts nothing. For a simulated GPU, 0 searches to the proof; None is 0 there, and 1 once 2,000 stages
@@ -70,7 +69,7 @@ class OptimizeSettings:
 
     @property
     def words(self) -> str:
-        """What is not as by default, for display: "device=cpu, threads=2"."""
+        """Settings that differ from the defaults, for display: "device=cpu, threads=2"."""
         shown = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return (
             ", ".join(

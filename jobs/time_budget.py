@@ -50,7 +50,7 @@ class TimeBudget:
         interrupt: defers interruptions, which end the search early.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
-        openvino: OpenVINO, if it is to be compared if time allows for it.
+        openvino: OpenVINO, to be compared if time allows.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
         least: how many rounds it takes to find out which candidate is the fastest.
         reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
@@ -84,11 +84,11 @@ class TimeBudget:
         return max(self.started + spent_s - time.monotonic(), 0.0)
 
     def is_over(self, part: float) -> Callable[[], bool]:
-        """A function that says whether that part of the time is spent, or the user wants an end."""
+        """A function that returns whether that part of the time is spent or the user wants an end."""
         return lambda: self.interrupt.came or self.remaining_s(part) <= 0
 
     def ask(self) -> None:
-        """Asks the user, if there was an interruption, whether to go on to the end with what is known."""
+        """After an interruption, asks the user whether to finish with the best known result."""
         if self.interrupt.came:
             self.interrupt.ask()
 
@@ -98,12 +98,12 @@ class TimeBudget:
         return time.monotonic() - self.started
 
     def deadline(self, reserve_s: float = 0.0, share: float = 1.0) -> Callable[[], bool] | None:
-        """A function that says whether the search has to end; None if it never has to.
+        """A function that returns whether the search has to end; None for no limit.
 
         The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
 
         Args:
-            reserve_s: this many seconds earlier, for what else follows.
+            reserve_s: seconds to keep for later steps.
             share: the part of the time until then that this search may take.
         """
         if self.budget_s is None:
@@ -167,7 +167,7 @@ class TimeBudget:
 
     @property
     def openvino_notes(self) -> tuple[str, ...]:
-        """Says so if OpenVINO is not compared for lack of time, where the others are; else empty."""
+        """A note if only OpenVINO is not compared for lack of time."""
         if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
             return ()
         needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
@@ -190,7 +190,7 @@ class TimeBudget:
 
     @property
     def can_choose_setting(self) -> bool:
-        """Whether there is enough time to find the setting in which plain onnxruntime is fastest."""
+        """Whether there is time to find the fastest setting of plain onnxruntime."""
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return True
@@ -200,15 +200,15 @@ class TimeBudget:
         return left_s > effort_s + self.least_comparison_s() + self._openvino_s
 
     def deciding_s(self, search_s: float) -> float:
-        """How many seconds rounds of whole models may go on to find out what is faster.
+        """Seconds for rounds of whole models.
 
-        That is a quarter of what the search took, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
+        A quarter of the search time, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
         """
         return min(max(search_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property
     def has_time_before_the_search(self) -> bool:
-        """Whether there is time to compare what needs no search before it, and the whole comparison after it."""
+        """Whether there is time to compare baselines before the search, and everything after it."""
         return self.left_s > 3 * self.least_comparison_s()
 
     @property
@@ -255,7 +255,7 @@ class TimeBudget:
         return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
-        """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
+        """A note if whole models ran too few times to find the fastest."""
         if n_rounds >= self.least or not self.is_hurried:
             return ()
         times = "once" if n_rounds == 1 else f"{n_rounds} times"

@@ -49,10 +49,9 @@ class OpenComposition:
         members: the models in it.
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
-        shares: whether members have operators together that compute the same; then it does not run them as they run
-            without this program, each computing all of its own.
-        fed: for each input of the model the one of the file that it is fed with, where the model is none that may ship:
-            its members share no input, so that it runs them as they run without this program.
+        shares: whether members share operators that compute the same; it then does not run them as without iosched.
+        fed: the input of the file for each input of the model, if the model may not ship: its members share no input,
+            as without iosched.
     """
 
     model: Model
@@ -78,23 +77,23 @@ class OpenComposition:
 
     @property
     def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime, where that is a method: not on GPUs."""
+        """Plain onnxruntime; None on GPUs."""
         return self.opened.baselines.onnxruntime
 
     @property
     def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO on the model as it is, where that is a method."""
+        """OpenVINO on the unchanged model, if it is compared."""
         return self.opened.baselines.openvino
 
     @property
     def is_large(self) -> bool:
-        """Whether its weights are better not copied into many sessions."""
+        """Whether its weights are too large for many sessions."""
         nbytes = sum(array.nbytes for array in self.model.weights.values())
         return nbytes > max(MANY_SESSIONS_NBYTES, (machine_nbytes() or 0) // _SESSIONS)
 
     @cached_property
     def expected(self) -> Arrays:
-        """What onnxruntime computes of random inputs."""
+        """Outputs of onnxruntime for random inputs."""
         with Reference(self.model) as session:
             return session.run(random_inputs(self.model.graph.inputs))
 
@@ -110,7 +109,7 @@ class Method:
         text: who runs it, for display.
         open: makes it ready to be timed on inputs of the model.
         way: as the device runs the schedule; None if a library runs the model instead.
-        runtime: the settings with which the runtime does the same again, where that is a library.
+        runtime: the runtime settings of a library.
     """
 
     row: RowName
@@ -165,9 +164,9 @@ def packed_methods(target: OpenComposition, deadline: Deadline = never, with_our
     Where plain onnxruntime is no method, that is a schedule with a lane for each model: streams of a GPU.
 
     Args:
-        target: the models apart.
+        target: the separate models.
         deadline: once true, searches end with what they know.
-        with_ours: whether such a schedule takes part anyway; else it is among `mixed_methods`.
+        with_ours: whether to include such a schedule, which is otherwise in `mixed_methods`.
     """
     if len(target.members) < 2:
         return
@@ -184,7 +183,7 @@ def packed_methods(target: OpenComposition, deadline: Deadline = never, with_our
 
 
 def batched_methods(target: OpenComposition) -> Iterator[Method]:
-    """A batched model, or one that computes once what members share, one operator after another."""
+    """Operators of a batched or sharing model, one after another."""
     if target.opened.is_schedulable:
         one_by_one = sequential(target.opened.graph)
         is_here = target.opened.here is not None
@@ -254,7 +253,7 @@ def _unsearched(target: OpenComposition) -> SearchResult:
 
 
 def serial_schedule(target: OpenComposition, deadline: Deadline = never) -> SearchResult:
-    """One model after another, each by the best schedule of its own; what they share comes first.
+    """One model after another, each by its best schedule, shared operators first.
 
     Once the deadline is true, the searches end with what they know; see `search`.
     """
@@ -272,11 +271,10 @@ def mixed_schedules(
 ) -> tuple[SearchResult, ...]:
     """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
 
-    One is of the graph as any other, which can run operators of several models beside those of one. In another whole
-    parts of models run side by side between what they share, however many operators and models there are, where that is
-    faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in a
-    whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing the
-    third is `packed_schedule`, and left out unless `packs`.
+    One is searched as for any graph. Another runs whole parts of models side by side between shared operators where
+    stage latencies say that this is faster, and a third wherever possible. Stages are faster alone than in a whole
+    model, so only whole runs show which is the fastest. If models share nothing, the third is `packed_schedule`, and
+    left out unless `packs`.
     """
     opened, find, common = target.opened, _find(target, deadline), target.common
     found = [
@@ -294,13 +292,13 @@ def mixed_schedules(
 
 
 def predicted_us(schedule: Schedule) -> float:
-    """The sum of the stages' latencies; infinite where one is not known."""
+    """The sum of stage latencies; infinite if one is unknown."""
     predicted = schedule.predicted_us
     return float("inf") if predicted is None else predicted
 
 
 def alone_us(target: OpenComposition, serial: Schedule) -> list[float | None]:
-    """What each model takes of a schedule of one after another: its own stages, and those that it shares.
+    """Latency of each model in a serial schedule: its own stages and shared ones.
 
     None if the latency of a stage is not known.
     """

@@ -42,8 +42,8 @@ class BatchComparison:
         rows: their latencies, in the order of `ROW_NAMES`.
         shipped: the row that ships.
         reason: why.
-        ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
-            or too few runs.
+        ratio: its speedup, or else that of the first other row, over the faster of serial and packed; None if there is
+            one row, or too few runs.
         notes: notes about what was not compared.
     """
 
@@ -57,7 +57,7 @@ class BatchComparison:
 
 @dataclass(frozen=True)
 class MemberResult:
-    """One model: its name, its nodes, and what it takes alone by its own schedule, where that is known."""
+    """A model; `latency_us` is that of its own schedule alone, if known."""
 
     name: str
     n_nodes: int
@@ -69,13 +69,14 @@ class ClusterResult:
     """Several models in one file.
 
     Attributes:
-        model: what is to be written.
+        model: the model to write.
         document: its schedule.
-        members: the models in it, in the order in which they were given.
+        members: the models in it, in the given order.
         rows: the ways that were compared, in the order of `ROW_NAMES`.
         shipped: which of them runs the file.
         reason: why.
-        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None if unknown.
+        ratio: the speedup of what ships, or else of the first other row, over the faster of serial and packed; None if
+            unknown.
         batched: the number of operators of the models that are batched.
         shared: the number of nodes left out because another computes the same.
         memory: bytes of weights, of the models alone and together.
@@ -150,7 +151,7 @@ class BatchResult:
 
     @property
     def shipped(self) -> RowName | None:
-        """What ships; None if clusters differ."""
+        """The row that ships; None if clusters differ."""
         found = {cluster.shipped for cluster in self.clusters}
         return found.pop() if len(found) == 1 else None
 
@@ -196,7 +197,7 @@ WORDS: Mapping[str, str] = {
     "batched": "batching operators of several models",
     "mixed": "one schedule for all models",
 }
-"""What the rows are called in sentences."""
+"""Names of rows in sentences."""
 
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 
@@ -207,10 +208,10 @@ _LEAST_GAIN = 1.005
 """How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
 
 _Choice = tuple[RowName, str, Interval | None]
-"""The row to ship, the reason, and its ratio to what it was compared with."""
+"""The row to ship, the reason, and the ratio."""
 
 _Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Choice]
-"""Chooses by latencies what ships: the plain row, or one of the others."""
+"""Chooses what ships by latencies: the plain row or another."""
 
 
 def compare_methods(
@@ -222,8 +223,7 @@ def compare_methods(
 ) -> BatchComparison:
     """Measures methods interleaved: all ways of each row for a moment, and then the fastest of each.
 
-    A way that the device cannot run takes no part, as long as its row has another one. Nor does OpenVINO where it
-    computes other values than onnxruntime, or where there is no time to open it, which it does slowly.
+    Methods that the device cannot run are left out, and OpenVINO if its outputs differ or time is too short to open it.
 
     Args:
         here: a model that is open on the device.

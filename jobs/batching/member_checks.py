@@ -1,4 +1,4 @@
-"""Whether every model in a file computes what it computes alone."""
+"""Compares outputs of models in a file with those of each model alone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def member_checks(
 ) -> Iterator[tuple[Member, Check]]:
     """Compares the outputs of members with those of onnxruntime on the models that they were made of.
 
-    Members of which no model is given are passed over, and so are those whose results differ from run to run.
+    Skips members without a given model, and those with random results.
 
     Args:
         outputs: by their names in the whole.
-        inputs: likewise; what the outputs were computed from.
+        inputs: likewise; the model's inputs.
         models: the models alone, by the names of members.
         members: of the composed model.
         rtol: how far off floats may be, see `compare`.
@@ -44,7 +44,7 @@ def member_checks(
 def check_members(
     outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member], *, rtol: float = RTOL
 ) -> None:
-    """Accepts outputs that are those of each model alone; see `member_checks`."""
+    """Raises `MismatchError` if outputs of a model differ; see `member_checks`."""
     for member, found in member_checks(outputs, inputs, models, members, rtol=rtol):
         if not found.passed:
             raise MismatchError(

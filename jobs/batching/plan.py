@@ -1,4 +1,4 @@
-"""Which models come together, on which device, and what operators of them become one; also `batch --dry-run`."""
+"""Clusters of models, and their plans; also `batch --dry-run`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ class BatchSettings:
         policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
             "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
             another or side by side.
-        memory_nbytes: what the models of a cluster may take together; by default the memory of the device.
+        memory_nbytes: the memory limit of a cluster; by default the device's memory.
         shared_inputs: names of inputs that are fed once, to all models that have them.
         threads: the number of CPU cores; by default all that affinity and quota allow.
         precision: the precision of a GPU: "fp32", "tf32" or "fp16".
-        launch: how a simulated GPU is thought to be given its kernels: by one CUDA graph ("graph"), or one by one into
-            streams ("streams").
+        launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
         budget_s: the seconds for everything; None for no limit.
         profile_db: the profile database; by default the user's.
-        resume: whether the latencies in the database are used.
+        resume: whether to use the latencies in the database.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
-        skip_broken: whether a model that cannot be run is left out; else it ends the job.
+        skip_broken: whether to leave out models that cannot run, instead of failing.
     """
 
     device: str = "auto"
@@ -69,11 +68,11 @@ class BatchSettings:
 
     @property
     def batches(self) -> bool:
-        """Whether operators may become one."""
+        """Whether operators may be batched."""
         return self.policy not in UNBATCHED
 
     def limit_nbytes(self, device: Device) -> int | None:
-        """What the models of a cluster may take together on this device; None if unknown."""
+        """The memory limit of a cluster on this device; None if unknown."""
         return device.info.memory_nbytes if self.memory_nbytes is None else self.memory_nbytes
 
 
@@ -107,11 +106,11 @@ def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tu
 def clusters_of(
     models: Mapping[str, Model], policy: PolicyName = "auto", memory_nbytes: int | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """Which models are put into one graph: similar ones, or with the policy "fcfs" those that came one after another.
+    """Names of the models of each cluster: similar ones, or with the policy "fcfs" consecutive ones.
 
     Args:
         models: by name, in the order in which they came.
-        memory_nbytes: what the models of a cluster may take together; None for any amount.
+        memory_nbytes: the memory limit of a cluster; None for no limit.
     """
     names = tuple(models)
     footprints = [footprint_of(model) for model in models.values()]
@@ -137,15 +136,15 @@ def clusters_of(
 def divided(
     models: Mapping[str, Model], settings: BatchSettings, limit_nbytes: int, plan_nbytes: int
 ) -> tuple[tuple[str, ...], ...]:
-    """The names of the models of a cluster, in at least two parts, since its plan takes more than is allowed.
+    """The names of a cluster's models in at least two parts, since its plan exceeds the memory limit.
 
-    Estimates are taken to fall as far below the plans of the parts as below the plan of the whole. A part may still
-    turn out to take too much, and is divided in its turn.
+    Assumes that estimates are as far below the parts' plans as below the whole plan. A part that still exceeds the
+    limit is divided again.
 
     Args:
         models: of the cluster, two or more.
-        limit_nbytes: what is allowed.
-        plan_nbytes: what the plan of the whole takes: more.
+        limit_nbytes: the limit.
+        plan_nbytes: the size of the whole plan, above the limit.
     """
     footprints = [footprint_of(model) for model in models.values()]
     largest = max(together_nbytes([each]) for each in footprints)
@@ -156,11 +155,11 @@ def divided(
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """Models in one graph, and what batching knows of them.
+    """Models in one graph, ready to be batched.
 
     Attributes:
         composition: the models, without batching.
-        ensemble: the same, as plans see them.
+        ensemble: the same, for plans.
     """
 
     composition: Composition
@@ -176,7 +175,7 @@ class Cluster:
         return planned(self.ensemble, costs, policy)
 
     def batched(self, plan: Plan) -> Model:
-        """The model in which the groups of a plan are one operator each; the composed model where it has none."""
+        """The model with the groups of a plan batched; the composed model if it has none."""
         return batched(self.model, plan.all_groups()) if plan.groups else self.model
 
 
@@ -213,7 +212,7 @@ class ClusterEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What `batch` would put together on a device, and the limit of memory; None if unknown."""
+    """The clusters of `batch` on a device, and the memory limit; None if unknown."""
 
     device_kind: str
     device_name: str

@@ -21,9 +21,8 @@ def replace_members(
 ) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
     """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
 
-    The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what the
-    file computed before. Returns also, by the names of models, the weights that each had together with others and has
-    now for itself.
+    Outputs of new models are compared with onnxruntime on each, those of all others with the file before. Also returns,
+    by model, the weights that are no longer shared.
 
     Raises:
         UsageError: there is no such member, or its weights cannot be replaced.

@@ -1,4 +1,4 @@
-"""Finds the first operator of a model that computes other values than onnxruntime, and what that means."""
+"""Finds the first operator of a model whose values differ from onnxruntime's, and the cause."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class _Search:
 
 
 Look = Callable[[Sequence[str]], Mapping[str, bool]]
-"""Says of operators whether all that they compute is as it should be; those that it cannot look at are left out."""
+"""Maps operators to whether their results are correct; leaves out those that cannot be inspected."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class Differing:
 
     Attributes:
         operator: its name.
-        unseen: operators right before it, in order, that could not be looked at: it may as well be one of them.
-        looks: how often the graph was looked at.
-        is_complete: whether the search came to its end; else `unseen` are all that were still in question.
+        unseen: operators right before it, in order, that could not be inspected: it may be one of them.
+        looks: the number of looks.
+        is_complete: whether the search finished; if not, `unseen` are all remaining suspects.
     """
 
     operator: str
@@ -193,17 +193,16 @@ def find_differing(
     look: Look,
     most_looks: int = 64,
 ) -> Differing:
-    """Finds an operator that differs, while all that it reads is as it should be, on the way to one that differs.
+    """Finds an operator that differs while its inputs are correct, among the ancestors of one that differs.
 
-    Each look is at a cut: those operators before the middle of what is in question whose results are read behind it.
-    Where all of them are as they should be, the fault lies behind; where one is not, before the first of these or in
-    it. That a difference may die out again on its way, and that others begin elsewhere, changes nothing: what is left
-    in the end is seen to differ, and all that it reads is seen to be as it should be.
+    Each look inspects a cut: the suspects up to the middle whose results are read after it. If all are correct, the
+    fault is after the cut, else at or before the first incorrect one. Differences that vanish again or begin elsewhere
+    do not matter: the operator found differs, and all its inputs are correct.
 
     Args:
         order: all operators in the order in which they run, which is a topological one.
-        differing: operators that are known to differ, one at least; the search is on the way to the first of them.
-        alike: operators that are known to compute what they should.
+        differing: operators known to differ, at least one; the search is for the cause of the first.
+        alike: operators known to be correct.
         look: see `Look`.
         most_looks: after so many the search ends.
 

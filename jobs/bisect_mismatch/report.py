@@ -1,4 +1,4 @@
-"""Says to people which operator is the first to differ, what that means, and what to do."""
+"""Texts about the first operator that differs, the cause, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iosched.jobs.bisect_mismatch.difference import FirstDifference, SchedulePos
 from iosched.runtime.faults import REPORT
 
 _SHOWN = 4
-"""As many names are listed; of more, their number is given."""
+"""The number of names that are listed."""
 
 _ADVICE = {
     "runtime": "From the same operator inputs, onnxruntime computes other values: iosched runs the operator wrongly. "

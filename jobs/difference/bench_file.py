@@ -13,18 +13,18 @@ from msgspec.json import decode
 from iosched.models.errors import UsageError
 
 _LEAST_US, _MOST_US = 1e-6, 1e15
-"""What a run can take: a picosecond, or thirty years."""
+"""The range of plausible latencies: a picosecond to thirty years."""
 
 
 class BenchRow(Struct, frozen=True):
-    """A row, of which no more is needed than how many runs went on at the same time."""
+    """A row; only its name and concurrency are needed."""
 
     name: str
     in_flight: int = 1
 
 
 class BenchLine(Struct, frozen=True):
-    """What one line of `bench --json` says of one batch size; `docs/json.md` has the keys."""
+    """A line of `bench --json`, of one batch size; see `docs/json.md`."""
 
     model: str
     device: str
@@ -46,14 +46,14 @@ class BenchLine(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BenchFile:
-    """All results of one file; `place` is what errors call it."""
+    """All results of one file; `place` is its name in errors."""
 
     place: str
     lines: tuple[BenchLine, ...]
 
 
 def is_bench(data: bytes) -> bool:
-    """Whether a text that begins with a brace is meant to be a result of `bench --json`, sound or not."""
+    """Whether a JSON text is a result of `bench --json`, valid or not."""
     return b'"samples_us"' in data and b'"rows"' in data
 
 

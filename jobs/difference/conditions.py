@@ -1,4 +1,4 @@
-"""In what machine, versions, seeds and load of two results differ, as `provenance` in each says."""
+"""Differences in machine, versions, seeds and load between two results, by their `provenance`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHORT_COMMIT = 10
 
 
 def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """What ends a sentence that begins with "the two are": nothing where all is alike, or where one does not say.
+    """Ends of sentences that begin with "the two are"; none if all is equal or unknown.
 
     Args:
         one: the `provenance` of a file, which a stranger may have written; empty in files of versions without it.

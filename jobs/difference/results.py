@@ -1,4 +1,4 @@
-"""Compares two results of `bench`, which were measured at different times, and decides whether one is too slow."""
+"""Compares two results of `bench`, and decides whether the second one is too slow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, quantile
 
 USUAL_ROW = "iosched"
-"""The row that a gate looks at unless others are named: what was shipped."""
+"""The row that a gate checks by default."""
 
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class RowDifference:
-    """What one row took before and after.
+    """The latencies of a row before and after.
 
     Attributes:
         batch_size: of both results.
@@ -29,7 +29,7 @@ class RowDifference:
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
         interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that of
-            the ratios within rounds, extended to `ratio` where that lies outside.
+            the ratios within rounds, extended to `ratio` if that is outside.
         samples: the numbers of samples.
     """
 
@@ -57,7 +57,7 @@ class ResultsDifference:
         rows: those that both have, batch size by batch size.
         only_before: rows, as pairs of a batch size and a name, that the second one does not have.
         only_after: rows that the first one does not have.
-        remarks: sentences on what makes the two hard to compare.
+        remarks: notes on differing conditions.
     """
 
     rows: tuple[RowDifference, ...]
@@ -80,7 +80,7 @@ class Gate:
 
     @property
     def failed(self) -> tuple[RowDifference, ...]:
-        """The rows whose whole interval lies above what is allowed."""
+        """The rows whose whole interval lies above the limit."""
         least = 1 + self.max_regression
         return tuple(row for row in self.rows if row.interval is not None and row.interval.low > least)
 
@@ -103,9 +103,8 @@ def compare_results(
         before: the first result.
         after: the second one.
         seed: of the bootstrap.
-        relative_to: a row of both results that others are divided by, round by round, before they are compared: what
-            slows down the whole machine then counts for nothing.
-        anyway: whether results of other models, devices and batch sizes are compared, too.
+        relative_to: a row by which others are divided, round by round, to cancel changes of the whole machine.
+        anyway: whether to compare results of different models, devices and batch sizes.
 
     Raises:
         UsageError: the two are not of one model, device and batch size, or have no row in common.
@@ -127,7 +126,7 @@ def compare_results(
 
 
 def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] = ()) -> Gate:
-    """Whether rows are too slow: where their whole interval lies above `1 + max_regression`.
+    """Finds rows whose whole interval is above `1 + max_regression`.
 
     Args:
         found: the comparison.

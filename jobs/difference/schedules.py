@@ -20,7 +20,7 @@ class SchedulesDifference:
         before: the first one, in the names of the second one's model if that is known and has the same structure.
         after: the second one.
         found: how their schedules differ.
-        remarks: sentences on what else is not the same in the two.
+        remarks: notes on other differences.
     """
 
     before: ScheduleDocument
@@ -48,7 +48,7 @@ def compare_schedules(
     Args:
         before: the first one, and its model if known.
         after: the second one, likewise. With a model of the same structure available, names need not be the same.
-        anyway: whether schedules of different models are compared, too.
+        anyway: whether to compare schedules of different models.
 
     Raises:
         UsageError: the schedules are of different models.

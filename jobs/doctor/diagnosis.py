@@ -22,8 +22,8 @@ class SettingsFile:
 
     Attributes:
         path: the file.
-        values: what it sets, by key; empty where it cannot be used.
-        counts: whether it is read; not where a nearer one is.
+        values: its settings by key; empty if invalid.
+        counts: whether it is read, because no nearer file exists.
         problem: why it cannot be used, and in further lines the way out; None if it can.
     """
 
@@ -35,13 +35,13 @@ class SettingsFile:
 
 @dataclass(frozen=True)
 class DoctorRequest:
-    """What the user said of the machine to look at.
+    """The options of `doctor`.
 
     Attributes:
         profile_db: the profile database; None means the user's own.
         model: whose kernels to count; None leaves that out.
-        settings: the files of settings that there are, those first that come first.
-        set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
+        settings: the settings files, by precedence.
+        set_to: effective settings and their sources, by key.
     """
 
     profile_db: Path | None = None
@@ -52,12 +52,12 @@ class DoctorRequest:
 
 @dataclass(frozen=True)
 class Section:
-    """What one check found.
+    """The result of a check.
 
     Attributes:
         values: for programs; `docs/json.md` lists the keys.
         rows: the same for display, as pairs of a label and a text.
-        findings: what is wrong, or worth knowing.
+        findings: problems and remarks.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -87,13 +87,13 @@ _MOST_COLUMNS = 300
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What all checks found, by the names of the checks."""
+    """The results of all checks by name."""
 
     sections: Mapping[str, Section]
 
     @property
     def findings(self) -> tuple[tuple[str, Finding], ...]:
-        """Each finding with the name of its check; what is broken comes first."""
+        """Findings with the names of their checks, broken ones first."""
         found = [(name, each) for name, section in self.sections.items() for each in section.findings]
         return tuple(sorted(found, key=lambda pair: not pair[1].is_broken))
 
@@ -112,10 +112,10 @@ class Diagnosis:
 
 
 def diagnose(request: DoctorRequest = EMPTY_REQUEST, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
-    """Looks at this machine, and changes nothing on it. Raises no error of its own.
+    """Runs the checks; changes nothing and raises nothing.
 
     Args:
-        asked: what the user said of it.
+        asked: the options.
         checks: the names of the checks to run.
     """
     return Diagnosis({name: _looked(name, request) for name in checks})
@@ -143,7 +143,7 @@ _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://[^\s'\",;)]+", re.IGNORECASE)
 
 
 def home() -> str:
-    """The user's home; "" where there is none, or where it is the root of all paths."""
+    """The user's home; "" if there is none or it is the root."""
     try:
         found = str(Path.home())
     except RuntimeError:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from iosched.jobs.loading.model import LoadedModel, load
+from iosched.jobs.loading.model import LoadedModel, load, read_file
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.batch_shape import DynamicBatchSpec
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
@@ -239,7 +239,7 @@ def load_batches(
             )
         schedules = BatchSchedules.from_json(unbound.schedules_json)
     elif not isinstance(schedules, BatchSchedules):
-        schedules = _read(Path(schedules))
+        schedules = read_file(Path(schedules), BatchSchedules.from_json)
     model = DynamicBatchModel(unbound, schedules.inputs)
     return LoadedBatches(model, schedules, device=device, threads=threads, most_open=most_open)
 
@@ -262,12 +262,3 @@ def load_any(source: Source, *, device: str = "auto", threads: int | None = None
         return load(unbound.bound(), device=device, threads=threads)
     schedules = BatchSchedules.from_json(unbound.schedules_json)
     return LoadedBatches(DynamicBatchModel(unbound, schedules.inputs), schedules, device=device, threads=threads)
-
-
-def _read(path: Path) -> BatchSchedules:
-    try:
-        return BatchSchedules.from_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
-    except InvalidScheduleError as error:
-        raise InvalidScheduleError(f"{path}: {error}") from None

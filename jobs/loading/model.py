@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Condition, RLock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.models.source import Source, StrPath
 from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
-from iosched.scheduler.batch_schedules import BatchSchedules, read_schedules
+from iosched.scheduler.batch_schedules import read_schedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
+
+T = TypeVar("T")
 
 _PLAIN = (list, tuple, int, float)
 
@@ -239,13 +241,18 @@ def _document(model: Model, given: ScheduleDocument | StrPath | None) -> Schedul
         return given
     if given is None and model.schedule_json is None:
         return None
-    found = _read_schedules(Path(given)) if given is not None else read_schedules(model.schedule_json or "")
+    found = read_file(Path(given), read_schedules) if given is not None else read_schedules(model.schedule_json or "")
     return found if isinstance(found, ScheduleDocument) else for_batch(found, model).document
 
 
-def _read_schedules(path: Path) -> ScheduleDocument | BatchSchedules:
+def read_file(path: Path, parse: Callable[[bytes], T]) -> T:
+    """Parses a schedule file.
+
+    Raises:
+        InvalidScheduleError: it cannot be read, or is invalid.
+    """
     try:
-        return read_schedules(path.read_bytes())
+        return parse(path.read_bytes())
     except OSError as error:
         raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
     except InvalidScheduleError as error:

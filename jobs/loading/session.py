@@ -1,4 +1,4 @@
-"""`InferenceSession`: what a script that uses onnxruntime's imports in its place."""
+"""`InferenceSession`, a replacement for that of onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from iosched.runtime.session import load_onnxruntime
 class InferenceSession:
     """Runs a model as `onnxruntime.InferenceSession` does: one import changes, and nothing else.
 
-    An optimized model runs by its schedule, in the way that `optimize` found fastest. Anything else is given to
-    onnxruntime's own session with all settings, and so does what it did before.
+    An optimized model runs by its schedule, in the way that `optimize` found fastest. Any other model runs in
+    onnxruntime's own session with all settings.
 
     >>> session = iosched.InferenceSession("model.iosched.onnx", providers=["CPUExecutionProvider"])
     >>> x = session.get_inputs()[0]
@@ -50,9 +50,9 @@ class InferenceSession:
     ) -> None:
         """Opens a model.
 
-        For an optimized model, `sess_options.intra_op_num_threads` is the number of CPU cores to use; memory, logging
-        and the other threads of `sess_options` have no meaning there. With providers that leave out CUDA, it runs on
-        the CPU; those that run no schedules are left out with a warning.
+        For an optimized model, `sess_options.intra_op_num_threads` is the number of CPU cores to use; other options are
+        ignored. With providers that leave out CUDA, it runs on the CPU; those that run no schedules are left out with a
+        warning.
 
         Args:
             path_or_bytes: the path of a model, or the bytes of one.
@@ -60,7 +60,7 @@ class InferenceSession:
             providers: names of providers, or pairs of a name and options; by default, for an optimized model, the kind
                 of device that it was optimized for.
             provider_options: options of each provider, in the order of `providers`.
-            **kwargs: what onnxruntime takes beside; without meaning for an optimized model.
+            **kwargs: further options of onnxruntime; ignored for an optimized model.
 
         Raises:
             InvalidModelError: an optimized model is broken.
@@ -71,8 +71,8 @@ class InferenceSession:
         """
         self._session: Any
         if _is_scheduled(path_or_bytes):
-            how = session_target(sess_options, providers, provider_options)
-            model = load_any(path_or_bytes, device=how.device, threads=how.threads)
+            device, threads = session_target(sess_options, providers, provider_options)
+            model = load_any(path_or_bytes, device=device, threads=threads)
             self._session = ScheduledSession(model, sess_options)
             return
         own = load_onnxruntime().InferenceSession
@@ -116,16 +116,16 @@ class InferenceSession:
         return list(self._session.get_outputs())
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Weights that may be given as inputs; an optimized model has none."""
+        """Initializers that can be overridden; an optimized model has none."""
         return list(self._session.get_overridable_initializers())
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model's file says about itself."""
+        """The model's metadata."""
         found: ModelMetadata = self._session.get_modelmeta()
         return found
 
     def get_providers(self) -> list[str]:
-        """What runs the model, in onnxruntime's names."""
+        """The providers that run the model, in onnxruntime's names."""
         return list(self._session.get_providers())
 
     def get_session_options(self) -> Any:
@@ -133,7 +133,7 @@ class InferenceSession:
         return self._session.get_session_options()
 
     def close(self) -> None:
-        """Frees what an optimized model holds, which otherwise ends with the session itself; may be called again."""
+        """Frees the resources of an optimized model. May be called again."""
         if isinstance(self._session, ScheduledSession):
             self._session.close()
 
@@ -144,7 +144,7 @@ class InferenceSession:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What else onnxruntime's session has, for a model that it runs.
+        """Other attributes of onnxruntime's session, for a model that it runs.
 
         Raises:
             AttributeError: there is no such thing, or not for an optimized model.
@@ -207,15 +207,15 @@ class ScheduledSession:
         return [node_arg(value) for value in self._proto.graph.output]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: weights that are inputs with a default are fixed when a model is optimized."""
+        """None: optimizing fixes them."""
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says about itself."""
+        """The model's metadata."""
         return metadata_of(self._proto)
 
     def get_providers(self) -> list[str]:
-        """What runs the model, in onnxruntime's names."""
+        """The providers that run the model, in onnxruntime's names."""
         return [CUDA, CPU] if self._model.is_on_gpu else [CPU]
 
     def get_session_options(self) -> Any:
@@ -237,7 +237,7 @@ class MissingInputError(UsageError, ValueError):
 
 
 def invalid_argument(text: str) -> UsageError:
-    """What is raised for a name, type or shape that the model does not have: onnxruntime's `InvalidArgument`, too."""
+    """The error for an unknown name or a wrong type or shape, also an onnxruntime `InvalidArgument`."""
     return _invalid_argument()(text)
 
 
@@ -259,28 +259,11 @@ _KNOWN = (CPU, CUDA)
 Provider = str | tuple[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class SessionTarget:
-    """What `LoadedModel` takes of a session's settings.
-
-    Attributes:
-        device: as for `--device`.
-        threads: the number of CPU cores; None for all that the process may use.
-    """
-
-    device: str
-    threads: int | None
-
-
 def session_target(
     options: Any, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
-) -> SessionTarget:
-    """Reads the settings of a session.
-
-    Raises:
-        UsageError: one of them asks for what does not go together with a schedule.
-    """
-    return SessionTarget(_device(providers, provider_options), _threads(options))
+) -> tuple[str, int | None]:
+    """Device and threads (None: all) of a session for `LoadedModel`; other options that contradict are refused."""
+    return _device(providers, provider_options), _threads(options)
 
 
 def _threads(options: Any) -> int | None:
@@ -343,7 +326,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model's file says about itself, by onnxruntime's names."""
+    """The model's metadata, by onnxruntime's names."""
 
     producer_name: str
     graph_name: str

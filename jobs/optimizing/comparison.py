@@ -41,7 +41,7 @@ ORDER_SEED = 0
 """Of the order in which the ways have their turns within a round."""
 
 _WORDS = "the whole model with the schedule {!r}"
-"""What a way is called for display, by its name."""
+"""The description of a way in messages."""
 
 _UNSEARCHED = ("sequential", ONE_SESSION, "greedy")
 """The names of ways that need no search."""
@@ -76,7 +76,7 @@ class ComparedModels:
 def comparing(
     latencies: ModelLatencies, here: OpenModelHere, time_budget: TimeBudget, observer: Observer, faults: Faults
 ) -> Iterator[Comparison]:
-    """Compares ways to run a model as long as the context lasts; what was opened is closed at the end.
+    """Yields a comparison; closes its candidates at the end.
 
     Args:
         latencies: earlier rounds of the model on this device.
@@ -94,7 +94,7 @@ def comparing(
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A comparison that goes on: what was opened stays open, and all rounds count."""
+    """A comparison that can be continued: candidates stay open, and all rounds count."""
 
     latencies: ModelLatencies
     here: OpenModelHere
@@ -104,7 +104,7 @@ class Comparison:
     candidates: dict[str, Candidate] = field(default_factory=dict)  # by the text of `_texts`
 
     def of(self, found: Schedule | None, limit_s: float) -> ComparedModels:
-        """Compares ways to run a schedule with the baselines and plain onnxruntime, until it is known what is faster.
+        """Compares ways to run a schedule with the baselines until it is decided which is faster.
 
         Args:
             found: the schedule that was found, in the device's units; None compares the baselines alone.

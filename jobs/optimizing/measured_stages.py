@@ -1,6 +1,6 @@
-"""Beside a schedule whose latency is computed in part: the best one of stages that were all measured elsewhere.
+"""The best schedule of stages that were all measured, alongside one with computed stages.
 
-A search goes where the model is too hopeful, so what is computed in the schedule found is rather too low than too high.
+A search prefers stages that the model underestimates, so computed parts of the schedule found tend to be too low.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | N
 def measured_stages_notes(
     opened: OpenModel, settings: OptimizeSettings, measured_share: float | None
 ) -> tuple[str, ...]:
-    """Says what the best schedule of measured stages takes, where one was found of which that share is measured."""
+    """The latency of the best schedule of measured stages, as a note, if the share is below 1."""
     if measured_share is None or measured_share == 1 or settings.schedule_from is not None:
         return ()
     latency_us = best_measured_us(opened, settings)

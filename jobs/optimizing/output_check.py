@@ -1,4 +1,4 @@
-"""Compares what is about to ship with plain onnxruntime, and ships that instead where they do not compute the same."""
+"""Compares outputs with plain onnxruntime, which ships instead if they differ."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 
 _OURS = ("iosched", "sequential")
-"""What ships by our own runtime. OpenVINO is compared before it is timed, and so are teams."""
+"""Alternatives of our runtime. OpenVINO and teams are compared before they are timed."""
 
 
 def checked(
     result: OptimizeResult, model: Model, device: Device, threads: int | None, *, strict: bool = False
 ) -> OptimizeResult:
-    """The result, with the result of comparing its outputs on seeded inputs with those of plain onnxruntime.
+    """The result with a check of its outputs on seeded inputs against plain onnxruntime.
 
-    Where they differ by more than rounding explains, plain onnxruntime ships instead, and the reason names the first
-    operator that differs. Nothing is compared where our runtime does not run the model, or not on this machine, where
-    results are random, or if onnxruntime is not installed.
+    If they differ by more than rounding, plain onnxruntime ships and the reason names the first operator that differs.
+    Nothing is compared on simulated devices, for other runtimes, for random results, or without onnxruntime.
     """
     document = result.document
     if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:

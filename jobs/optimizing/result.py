@@ -32,7 +32,7 @@ from iosched.scheduler.schedule import Schedule, Scope
 from iosched.scheduler.search import SearchResult
 
 _KEPT = ("measured", "sequential", "greedy", "reference")
-"""The latencies that a schedule file has beside the predicted one, if only as unknown."""
+"""Latencies in every schedule file, null if unknown."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class OptimizeResult:
         kernels_before: kernel launches of one run without the schedule found.
         kernels_after: kernel launches of one run as shipped; None if OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
-        predicted_gap: the part of it that a better schedule could save by predictions of stages that were not measured,
-            which ended the search; None if nothing was predicted.
+        predicted_gap: the same by predictions of unmeasured stages, which ended the search; None if nothing was
+            predicted.
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
         ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
         verdict: "faster" if the interval of `ratio` lies above 1, "slower" if below, "equal" if it is within 2 % of 1,
@@ -84,13 +84,13 @@ class OptimizeResult:
         wholes: the whole models that were measured interleaved, with their samples, by the names "iosched",
             "sequential", "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times
             from the end of one run to that of the next.
-        search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None if
-            both take turns, as for throughput.
-        slowness: how many times as long as at the speed of stage latencies the machine took while whole models were
-            compared; None if that was not measured now.
+        search_seconds: seconds until the search ended; the rest compared whole models. None for throughput, where both
+            alternate.
+        slowness: the machine's slowdown during the comparison, relative to stage measurements; None if not measured
+            now.
         check: how its outputs on seeded inputs compare with those of plain onnxruntime; None if they were not.
-        first_difference: the first operator that differs, where they do, and one was found.
-        model: the model that was optimized, which `run` and `save` take; None if the result comes from elsewhere.
+        first_difference: the first operator that differs, if one was found.
+        model: the optimized model for `run` and `save`; None for a transferred result.
     """
 
     document: ScheduleDocument
@@ -165,12 +165,12 @@ class OptimizeResult:
 
     @property
     def proven(self) -> Scope | None:
-        """Of what `schedule` is proven to be the best schedule: the "whole" graph, each of its "blocks", or None."""
+        """The scope in which `schedule` is proven optimal: "whole", "blocks" or None."""
         return self.document.proven
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no legal schedule of the whole graph is faster."""
+        """Whether the schedule is proven optimal for the whole graph."""
         return self.document.optimal
 
     @property

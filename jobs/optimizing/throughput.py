@@ -49,7 +49,7 @@ _TRIED = Budget(rounds=2, max_seconds=40.0, least_rounds=1)
 _COMPARED = Budget(rounds=15, max_seconds=60.0, least_rounds=LEAST_SAMPLES)
 
 _WORTH_SEARCHING = 0.8
-"""Teams of several cores get a search where they are at least so fast beside the best teams without one."""
+"""Teams of several cores get a search if they reach this part of the speed of the best teams."""
 
 _MOST_SEARCHES = 2
 
@@ -57,7 +57,7 @@ _ONE_CORE = ReferenceSettings("sequential", 1)
 """That of each of several sessions of onnxruntime."""
 
 _TRYING = 0.5
-"""The part of a user's budget, beside what the comparison takes, in which teams may be tried."""
+"""The part of the budget, without the comparison, for trying teams."""
 
 _NOT_TRIED = (
     "Only {tried} of {possible} divisions of the cores were tried before the time ran out: use a larger --budget."
@@ -83,8 +83,8 @@ class TeamChoices:
 def team_choices(model: Model, lanes: int) -> TeamChoices:
     """The teams that are tried for a model on `lanes` cores.
 
-    Teams of sessions have one core each; they have a request each, or divide the batch. There are none on a single
-    core, or where weights are so large that nobody would have them in memory so often.
+    Teams of sessions have one core each; they have a request each, or divide the batch. None on a single core, or with
+    weights too large for many copies.
     """
     refusal = None
     try:
@@ -246,7 +246,7 @@ class _Job:
 def best_throughput(
     here: OpenModelHere, model: Model, settings: OptimizeSettings, observer: Observer, time_budget: TimeBudget
 ) -> tuple[SearchResult, Verdict, MeasuredCosts]:
-    """Finds the way with the most images a second, and decides what ships; also returns what the search measured.
+    """Finds the way with the highest throughput and decides what ships; also returns the search's cost model.
 
     Latencies in the verdict are microseconds from the end of one run of the model to that of the next.
 

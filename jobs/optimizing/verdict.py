@@ -45,7 +45,7 @@ class Intervals:
     Attributes:
         latency_us: of the schedules "iosched", "sequential" and "greedy", in microseconds.
         speedup: by "sequential" and "greedy", the speedup of the schedule found.
-        level: the probability with which the intervals are meant to hold what would be measured.
+        level: the intended coverage probability of the intervals.
     """
 
     latency_us: Mapping[str, Interval]
@@ -65,7 +65,7 @@ class Verdict:
         running: facts about running the model as it ships.
         latencies: of "iosched", "sequential", "greedy", "reference" and "openvino", where they are known. Those that
             were measured have samples.
-        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
+        proven: the scope in which `schedule` is proven optimal: "whole", "blocks" or None.
         alternatives: the other schedules that were considered, of the model's operators.
         ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
         verdict: what `ratio` says; None if nothing of ours was measured.
@@ -181,8 +181,7 @@ def reduced_verdict(
 ) -> Verdict:
     """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
 
-    There is nothing of the same precision to compare it with. Plain onnxruntime is measured interleaved with it all the
-    same, in 32-bit floats, for the user to know what the precision buys.
+    There is no baseline of the same precision; plain onnxruntime is measured in 32-bit floats.
     """
     precision = only_way.precision
     try:
@@ -232,8 +231,7 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
 def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str], found: SearchResult) -> Verdict:
     """The verdict by computed latencies: the schedule found ships if it is faster than the sequential one.
 
-    It ships also where that is by less than the model can tell, for there it is more likely faster than slower; the
-    reason says so.
+    It ships even if the gain is within the model's error, since it is then more likely faster than slower.
 
     Args:
         runtime: the settings that the latencies are computed for; "runtime" in the schedule file.

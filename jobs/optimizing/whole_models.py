@@ -1,7 +1,6 @@
-"""What `optimize` finds of a whole model, kept beside the sum of the latencies of its stages.
+"""Stores latencies of whole models with the sums of their stages.
 
-A later job then knows what the model takes without measuring it again, and how far sums of stages are from what whole
-models take on this device.
+Later jobs reuse them, and calibrate sums of stages on this device.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from iosched.scheduler.search import SearchResult
 
 
 def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> str:
-    """A digest of the model, its shapes, what is searched for, and which libraries take part."""
+    """A digest of the model, shapes, search settings and library versions."""
     pruning = settings.pruning
     asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.measuring.opened_with]
     text = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(here.measuring.versions.items())])
@@ -36,7 +35,7 @@ def keep_whole(
     found: SearchResult,
     verdict: Verdict,
 ) -> None:
-    """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone."""
+    """Stores the latency as shipped, if the whole model and all its stages were measured."""
     shipped, total_us = verdict.latencies.get(verdict.shipped), found.schedule.predicted_us
     if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
         return

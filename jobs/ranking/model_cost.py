@@ -1,4 +1,4 @@
-"""What one model costs on one device: measured as a whole, estimated from its stages, or computed."""
+"""The latency of a model on a device: measured, estimated from stages, or computed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Cost = Literal["measured", "estimated", "analytic"]
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The latency of a model on a device, as `optimize` ships it, and what it was found from.
+    """The latency of a model on a device as `optimize` ships it, and its source.
 
     Attributes:
         device: the short name of the device ("cpu", "v100").
@@ -47,9 +47,9 @@ class ModelCost:
         latency_us: the latency in microseconds.
         low_us: lower end of its interval; None if nothing is known of how far off it is.
         high_us: upper end of it.
-        level: the probability with which the interval is meant to hold the true latency; None without an interval.
+        level: the intended coverage probability of the interval; None without one.
         sequential_us: the latency of one operator after another; None if some operator's is not known.
-        shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None if that is open.
+        shipped: the alternative of this latency: "iosched", "sequential", "reference" or "openvino"; None if undecided.
         sum_us: the sum of the latencies of the stages of the schedule found.
         share_of_peak: the model's operations a second over the peak of the device; None if unknown.
         cache_hits: the number of stage latencies from the profile database.
@@ -95,11 +95,11 @@ def model_cost(
     interrupt: Interrupt | None = None,
     shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> ModelCost:
-    """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
+    """The latency of `model` on `settings.device` as `optimize` ships it.
 
     On an attached device, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
-    "none" measures nothing: it takes what an earlier run found of the whole model, or else the best schedule of stages
-    that the profile database knows. On a simulated GPU, all three are the analytic model.
+    "none" measures nothing and uses the stored latency of the whole model, or else of the best schedule of stored
+    stages. On a simulated GPU, all three are the analytic model.
 
     Raises:
         UsageError: a setting is wrong, nothing can be scheduled, or the profile database does not know enough.
@@ -248,7 +248,7 @@ def _total_us(found: SearchResult) -> float:
 
 
 def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> float | None:
-    """The operations that a model makes each second over those that the device can make at most."""
+    """The model's FLOP/s over the device's peak."""
     return model.flops / latency_us / 1e6 / peak_tflops if latency_us and peak_tflops else None
 
 
@@ -274,12 +274,12 @@ LEAST_MODELS = 9
 
 @dataclass(frozen=True)
 class Calibration:
-    """By what sums of stages are multiplied, and how exact that is.
+    """The factor for sums of stages, and its error.
 
     Attributes:
         models: the number of models used.
-        factor: what whole models take over the sum of their stages; 1 where there are too few models.
-        error: by what factor, at most, the product is off with the probability `LEVEL`; None if there are too few.
+        factor: latency of whole models over the sums of their stages; 1 with too few models.
+        error: the largest error factor of the product with probability `LEVEL`; None with too few models.
     """
 
     models: int
@@ -287,13 +287,13 @@ class Calibration:
     error: float | None = None
 
     def applied(self, sum_us: float) -> Interval | None:
-        """What a whole model takes in microseconds from the sum of its stages; None if the error is not known."""
+        """The estimated interval of a whole model in microseconds; None if the error is unknown."""
         value = sum_us * self.factor
         return None if self.error is None else Interval(value, value / self.error, value * self.error)
 
 
 def calibrated(pairs: Sequence[tuple[float, float]]) -> Calibration:
-    """Learns from pairs of a sum of stages and what the whole model took, both in microseconds.
+    """Calibrates by pairs of a sum of stages and a whole model's latency, in microseconds.
 
     Complexity: O(n^2 log n) for n pairs.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from iosched.jobs.loading.session import SessionTarget, session_target
+from iosched.jobs.loading.session import session_target
 from iosched.models.errors import UsageError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -21,11 +21,11 @@ def options(**values: Any) -> onnxruntime.SessionOptions:
 
 
 def test_nothing_set_means_what_the_file_says() -> None:
-    assert session_target(None, None, None) == session_target(options(), None, None) == SessionTarget("auto", None)
+    assert session_target(None, None, None) == session_target(options(), None, None) == ("auto", None)
 
 
 def test_threads_are_those_of_one_operator() -> None:
-    assert session_target(options(intra_op_num_threads=3, inter_op_num_threads=5), None, None).threads == 3
+    assert session_target(options(intra_op_num_threads=3, inter_op_num_threads=5), None, None)[1] == 3
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str,
     ],
 )
 def test_providers_say_where_it_may_run(providers: Any, beside: Any, device: str) -> None:
-    assert session_target(None, providers, beside).device == device
+    assert session_target(None, providers, beside)[0] == device
 
 
 def test_a_provider_that_runs_no_schedules_is_left_out_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="TensorrtExecutionProvider"):
-        assert session_target(None, ["TensorrtExecutionProvider", CPU], None).device == "cpu"
+        assert session_target(None, ["TensorrtExecutionProvider", CPU], None)[0] == "cpu"
 
 
 def test_options_of_other_providers_than_are_named_are_refused() -> None:
