@@ -73,8 +73,6 @@ def batch(
 
     Args:
         models: by name; names prefix those of inputs and outputs, except shared inputs.
-        settings: the settings.
-        observer: receives progress.
         interrupt: defers interruptions; by default they are raised at once.
 
     Raises:

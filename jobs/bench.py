@@ -51,10 +51,8 @@ class BenchResult:
     """The result of a benchmark.
 
     Attributes:
-        device: the name of the device.
         rows: one row for each alternative that was measured, `sequential` first.
         missing: names of alternatives that were not measured, each with the reason.
-        notes: notes for the user.
         baseline: the row that `Row.over_baseline` is over, if one was named.
         background_load: the number of processes that kept a core busy while the rows were measured.
     """
@@ -96,7 +94,6 @@ def bench(
     On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
 
     Args:
-        model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
         names: alternatives of `ROWS`; by default all of the device, except those measured only on request.
         baseline: one of the alternatives measured, for `Row.over_baseline`.
@@ -105,7 +102,6 @@ def bench(
         rounds: the number of rounds, if there is time.
         background_load: the number of processes that keep a core busy while alternatives are measured.
         profile_db: the profile database; by default the user's.
-        observer: receives progress.
         on_start: is called with the names of the alternatives before the work begins.
 
     Raises:

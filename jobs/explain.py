@@ -45,8 +45,6 @@ class ConsideredSchedule:
     """Another schedule that was considered.
 
     Attributes:
-        name: of the schedule.
-        latency_us: what it takes in microseconds.
         stage: the operator's stage in it.
         idle: the idle share of that stage, see `OpenModel.idle_share`.
     """
@@ -62,7 +60,7 @@ class Explanation:
     """An explanation and where its latencies come from.
 
     Attributes:
-        document: the schedule, as one of the model that was given.
+        document: the schedule, with the model's operator names.
         operator: the operator that was asked for.
         units: the units that stages of the explanation name.
         explanation: the other places of the operator's unit, and their latencies.
@@ -77,13 +75,11 @@ class Explanation:
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
         in_turn: for other places that look faster by stage latencies, the interleaved speedup over the present
             schedule.
-        equal: the other places that take as long as the present one, as far as computed latencies are known; None if
-            latencies are measured.
-        teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at
-            once. None if all cores run it together.
-        side_by_side: the models that run side by side in the operator's stage, where each of its groups is of another
-            one; empty for any other stage. Where such a stage is larger than a search may make it, there are no other
-            places.
+        equal: other places whose computed latency cannot be distinguished from the present one; None if latencies are
+            measured.
+        teams: the teams that run the schedule, whose latencies are of one team; None without teams.
+        side_by_side: the models in the operator's stage, if each group is of another model. If such a stage exceeds the
+            pruning, there are no other places.
     """
 
     document: ScheduleDocument
@@ -130,7 +126,6 @@ def explain_operator(
         document: the schedule of this model, or of another one of the same structure.
         name: the name of an operator, or of a node or tensor inside one.
         measurements: the number of stages that may be measured if the database does not have their latencies.
-        profile_db: the profile database; by default the user's.
 
     Raises:
         UsageError: there is no such operator.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ExploreResult", "ExploreSettings", "explore", "study_in"]
 
 _ANY = "auto"
-"""Where variants are scored of which no latency is asked for."""
+"""The device for variants without a latency objective."""
 
 
 def explore(
@@ -52,15 +52,13 @@ def explore(
     interrupt: Interrupt | None = None,
     pool: Pool | None = None,
 ) -> ExploreResult:
-    """Tries variants of a model, and finds those that are best by several measures.
+    """Evaluates variants of a model and finds the best by several objectives.
 
-    A variant is what the mutators of the space make of the base model by the choices of a sampler. Its latency is that
-    of what `optimize` would ship. The study goes on where the file has one; several processes may share it.
+    A sampler chooses mutations of the base model; a variant's latency is as `optimize` would ship it. A study in the
+    file continues; several processes may share it.
 
     Args:
         base: the base model; None for that of the space.
-        settings: the settings.
-        observer: receives progress.
         interrupt: defers interruptions between trials and during score commands; by default they are raised at once. A
             trial without a result is evaluated again when the study goes on.
         pool: whose workers cost and score variants; by default this machine, one variant after another.
@@ -123,7 +121,7 @@ def _missing(before: int, found: StudyHistory, settings: ExploreSettings) -> tup
 
 
 def study_in(path: Path) -> StudyHistory:
-    """What is known of the study in a file.
+    """The study in a file.
 
     Raises:
         UsageError: there is none.

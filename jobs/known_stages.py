@@ -1,4 +1,4 @@
-"""What is known of the stages of a schedule beside its file, by the profile database or by a formula.
+"""Latencies of a schedule's stages from the profile database or by computation.
 
 Nothing is measured for it.
 """
@@ -28,7 +28,7 @@ _OTHER_UNITS = "this machine joins other operators into units than the schedule"
 
 @dataclass(frozen=True)
 class KnownStage:
-    """What is known of a stage.
+    """Known facts about a stage.
 
     Attributes:
         measured: its latest thorough measurement; None if it was never measured.
@@ -41,11 +41,11 @@ class KnownStage:
 
 @dataclass(frozen=True)
 class KnownStages:
-    """What is known of all stages of a schedule.
+    """Known facts about the stages of a schedule.
 
     Attributes:
-        stages: one for each stage, in order; empty where nothing is known.
-        single_us: what operators take alone, by the operators that the device computes as one.
+        stages: one for each stage, in order; empty if unknown.
+        single_us: latencies of single units, with their operators.
         why: why nothing was measured; None if something may have been.
     """
 
@@ -57,11 +57,8 @@ class KnownStages:
 def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | None = None) -> KnownStages:
     """Looks up every stage of a schedule of `model`, and every operator alone; measures nothing and writes nothing.
 
-    Where teams run the schedule, all is said of one of them. For a simulated GPU, what operators take alone is
-    computed. Complexity: one look-up a stage and one an operator.
-
-    Args:
-        profile_db: the profile database; by default the user's.
+    With teams, all latencies are of one of them. For a simulated GPU, latencies of single operators are computed.
+    Complexity: one look-up a stage and one an operator.
     """
     if document.cost == "measured" and not _is_here(document):
         return KnownStages(why=_ELSEWHERE)
@@ -107,7 +104,7 @@ def _singles(
 
 
 def in_a_row(known: KnownStages, order: Schedule) -> Schedule:
-    """`order`, of one operator a stage, with what operators take alone; those computed as one share a stage.
+    """`order`, of one operator a stage, with latencies of single operators; units share a stage.
 
     Latencies that are known in `order` stay as they are.
     """

@@ -43,8 +43,7 @@ class MatrixSettings:
         s: the largest number of groups in a stage, None for any.
         threads: the number of CPU cores; by default all that affinity and quota allow.
         profile_db: the profile database; by default the user's.
-        resume: whether the latencies in the profile database are used, on simulated GPUs those that were measured
-            elsewhere.
+        resume: whether to use latencies in the profile database, on simulated GPUs those of other machines.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
@@ -81,17 +80,15 @@ class MatrixTarget:
 
     Attributes:
         device: the short name of the device ("v100", "cpu", "cuda:0").
-        name: the product's name.
         batch_size: the batch size of the model's inputs.
         cost: "analytic", or "measured" on the CPU and on attached GPUs.
         schedule: the best known schedule for this target, of the model's operators.
-        proven: of what `schedule` is proven to be the best schedule by the device's latencies: of the whole graph, of
-            each block, or of nothing.
+        proven: the scope in which `schedule` is proven optimal: "whole", "blocks" or None.
         sequential_us: the latency of the sequential schedule on this target in microseconds.
         taken_from: the number of another target, if the schedule found for that one is faster here than the one found
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
-        notes: notes for the user: where measured stages of a simulated GPU come from.
+        notes: notes on the origin of measured stages of a simulated GPU.
         speedup: the speedup over the sequential schedule; None if latencies are measured.
     """
 
@@ -108,7 +105,7 @@ class MatrixTarget:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no legal schedule of the whole graph is better."""
+        """Whether the schedule is proven optimal for the whole graph."""
         return self.proven == "whole"
 
 
@@ -121,7 +118,7 @@ class MatrixResult:
         latency_us: the latencies in microseconds, as `latency_us[executed on][optimized for]`.
         measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
             nothing was measured on elsewhere, or that are measured here.
-        intervals: where each lies, in the same places; None on targets that are measured here.
+        intervals: their intervals; None on measured targets.
         level: the intended coverage probability of the intervals.
     """
 
@@ -140,8 +137,7 @@ class MatrixResult:
     def slowdown(self, executed: int, optimized: int) -> float | None:
         """Latency on target `executed` of the schedule for `optimized`, over that of its own schedule.
 
-        None if latencies are measured there: each is a sum over stages that were measured at different times, so that
-        their ratio would have no confidence interval.
+        None if measured: sums over stages from different times have no confidence interval.
         """
         if self.targets[executed].cost == "measured":
             return None
@@ -149,7 +145,7 @@ class MatrixResult:
         return self.latency_us[executed][optimized] / own if own > 0 else 1.0
 
     def is_equal(self, executed: int, optimized: int) -> bool:
-        """Whether on target `executed` the schedule for `optimized` is as fast as its own, as far as that is known."""
+        """Whether on target `executed` the schedule for `optimized` cannot be distinguished from its own."""
         known = self.intervals[executed][optimized] if self.intervals else None
         return known is not None and known.slowdown.is_equal
 
@@ -168,7 +164,6 @@ def matrix(
 
     Args:
         batches: batch sizes, each with the model bound to it; iterated once.
-        settings: the settings.
         observer: is shown how many searches are done, and then of how many targets all schedules are priced.
         pool: whose workers search; by default this machine. On a cluster all is measured.
 

@@ -69,7 +69,6 @@ class Priced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shares: the measured fraction of each latency, from an attached GPU of this type on another machine.
         intervals: the uncertainty of each latency; ratios are to the fastest schedule.
         speedups: the speedup of each schedule over the sequential one.
-        notes: notes for the user.
     """
 
     name: str

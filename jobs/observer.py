@@ -13,7 +13,7 @@ class Observer(Protocol):
     """Is shown the progress of a job."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """`done` steps of `total` are done, and `text` says what comes next; `total` is None if it is not known."""
+        """`done` of `total` (None: unknown) steps are done; `text` describes the next."""
         ...
 
 
@@ -28,7 +28,7 @@ class SearchProgress:
     """Shows the progress of a search to an observer: how many blocks are done, and the best latency known so far.
 
     Args:
-        shows_best: whether the search is of the whole model, so that its latency is the model's.
+        shows_best: whether the search covers the whole model.
     """
 
     def __init__(self, observer: Observer, *, shows_best: bool = True) -> None:
@@ -64,7 +64,7 @@ class SearchProgress:
 
 
 class Interrupt(Protocol):
-    """Holds back interruptions during a search, and asks the user what to do about them."""
+    """Defers interruptions during a search, and asks the user how to continue."""
 
     @property
     def can_come(self) -> bool:
@@ -78,7 +78,7 @@ class Interrupt(Protocol):
 
     @property
     def accepted(self) -> bool:
-        """Whether the user wants the best schedule known, and soon."""
+        """Whether the user wants the best known schedule now."""
         ...
 
     def holding(self) -> AbstractContextManager[None]:
@@ -86,7 +86,7 @@ class Interrupt(Protocol):
         ...
 
     def ask(self) -> None:
-        """Asks the user whether to go on with the best schedule known.
+        """Asks the user whether to continue with the best known schedule.
 
         Raises:
             KeyboardInterrupt: the user declines.
@@ -104,4 +104,4 @@ class Uninterrupted:
         return nullcontext()
 
     def ask(self) -> None:
-        """Asks nobody, since no interruption was deferred."""
+        """Does nothing, since no interruption was deferred."""

@@ -53,8 +53,7 @@ def opened(
     """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
-        profile_db: the profile database; by default the user's.
-        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+        writes: whether to store measurements, and to create a missing database.
         shared: may have a profile database to use instead.
     """
     if shared.database is not None:
@@ -75,8 +74,7 @@ def profile_database(
     """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
 
     Args:
-        profile_db: the profile database; by default the user's.
-        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+        writes: whether to store measurements, and to create a missing database.
     """
     path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
     was_made = path is not None and is_there(path)
@@ -99,7 +97,7 @@ def check_schedulable(opened: OpenModel) -> None:
 
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
-    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
+    """The model as opened for one of the schedule's teams, and the teams; the whole model without teams."""
     if opened.teams is None or document.shipped != "iosched":
         return opened, None
     teams = document.teams_on(attached(opened).cost.lanes)

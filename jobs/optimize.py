@@ -68,9 +68,6 @@ def optimize(
     With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
 
     Args:
-        model: the model.
-        settings: the settings.
-        observer: receives progress.
         interrupt: defers interruptions of the search; by default they are raised at once.
         shared: resources shared with other jobs.
 
@@ -82,7 +79,7 @@ def optimize(
         ExecutionError: onnxruntime fails to run the model, or on a GPU a kernel fails; with `settings.strict` a
             `PlanError` if a plan fails on the CPU.
         ResourceError: the machine lacks memory, threads or disk space.
-        MismatchError: what was found computes other values than onnxruntime, on a GPU or with `settings.strict`.
+        MismatchError: outputs differ from onnxruntime's, on a GPU or with `settings.strict`.
         KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
     if settings.strategy not in NAMES:

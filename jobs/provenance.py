@@ -134,10 +134,7 @@ def document_from(model: Model, device: Device, here: OpenModelHere | None, sche
     If latencies are computed, it has no machine and is the same everywhere.
 
     Args:
-        model: that the schedule runs.
-        device: for which it was found.
         here: the model as it was open there, if the device is attached.
-        schedule: what runs together.
     """
     return ScheduleDocument(
         model=model.name,

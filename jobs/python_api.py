@@ -72,7 +72,6 @@ def optimize(
     Args:
         model: a path, the bytes of a file, or a model that is loaded.
         settings: the settings; or `words` instead.
-        observer: receives progress.
         interrupt: defers interruptions of the search; by default they are raised at once.
         batch_size: the first dimension of every input, for a model that is not loaded yet.
         input_shapes: full shapes of inputs by name, for a model that is not loaded yet.
@@ -113,7 +112,6 @@ def optimize_batches(
 
     Args:
         source: the path of a model, or the bytes of one. Its batch is the first dimension of its inputs.
-        batch_sizes: the batch sizes.
         settings, observer, interrupt, words: as `optimize` takes them; a budget is for all batch sizes together.
         input_shapes: full shapes of inputs by name, as they are at one of the batch sizes.
         schedules_from: schedules of a model of the same structure, the nearest of which is used at each batch size

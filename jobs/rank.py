@@ -80,8 +80,6 @@ class RankRow:
     """A model on a device.
 
     Attributes:
-        model: the name of the model.
-        device: the short name of the device.
         cost: its latency there; None if there is none.
         failure: the error; None if there is a latency.
         flops: operations in one run; None if the model cannot be read.
@@ -116,13 +114,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Rows by device, the fastest first, those without a latency last.
-
-    Attributes:
-        rows: a row for each model on each device.
-        seconds: the total duration.
-        notes: notes for the user.
-    """
+    """Rows by device, the fastest first, those without a latency last."""
 
     rows: tuple[RankRow, ...]
     seconds: float
@@ -171,7 +163,6 @@ def rank(
 
     Args:
         models: by name; functions are called when needed.
-        settings: the settings.
         observer: is shown the number of finished rows.
         pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
             that the cluster lacks.

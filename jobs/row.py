@@ -14,7 +14,6 @@ class Row:
     """An alternative that was compared with others.
 
     Attributes:
-        name: the alternative's name.
         latency: of one of consecutive runs; without samples if computed.
         how: a description of the way, for display.
         in_flight: the number of concurrent runs, each of which takes `latency`.

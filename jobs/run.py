@@ -94,9 +94,7 @@ def run(
     Where outputs differ, the first operator is looked for that does, which runs the model several times more.
 
     Args:
-        model: the model.
         document: its schedule; None if it has none.
-        inputs: arrays by the names of inputs.
         repeats: the number of timed runs.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with. If it is `model`, and
             plain onnxruntime runs that, nothing is compared.

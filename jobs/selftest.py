@@ -32,8 +32,6 @@ class CheckResult:
         name: names the check within its part.
         outcome: the outcome; "not tried" once the device is lost.
         detail: the result or error in one line.
-        seconds: its duration.
-        error: the error.
     """
 
     part: str
@@ -67,10 +65,8 @@ class SelfTest:
 
     Attributes:
         device: the key of the device.
-        name: the product's name.
         about: versions by short names.
         results: one for each check, in the order in which they were tried.
-        seconds: the total duration.
     """
 
     device: str
@@ -132,7 +128,6 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     """Tries a device with all of its checks; one that fails does not keep others from being tried.
 
     Args:
-        device: the device, as for `--device`.
         watcher: observes checks.
 
     Raises:

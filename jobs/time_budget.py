@@ -47,7 +47,6 @@ class TimeBudget:
     Attributes:
         budget_s: the seconds for everything; None for no limit.
         started: the time when the work began, by `time.monotonic`.
-        interrupt: defers interruptions, which end the search early.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
         openvino: OpenVINO, to be compared if time allows.

@@ -46,7 +46,6 @@ class OpenComposition:
 
     Attributes:
         model: the composed or the batched model.
-        members: the models in it.
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
         shares: whether members share operators that compute the same; it then does not run them as without iosched.
@@ -103,7 +102,6 @@ class Method:
     """One way to run all models.
 
     Attributes:
-        row: the row of the table that it is a way of.
         target: what it runs.
         found: its schedule, in the device's units; of a library that of one operator after another.
         text: who runs it, for display.

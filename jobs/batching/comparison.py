@@ -69,8 +69,6 @@ class ClusterResult:
     """Several models in one file.
 
     Attributes:
-        model: the model to write.
-        document: its schedule.
         members: the models in it, in the given order.
         rows: the ways that were compared, in the order of `ROW_NAMES`.
         shipped: which of them runs the file.
@@ -83,7 +81,6 @@ class ClusterResult:
         estimated_nbytes: memory of weights and tensors together, as clusters are made by.
         plan_nbytes: the same by the plan of what ships, see `Running`; None if that has no plan of ours, or the device
             is not attached.
-        notes: notes for the user.
     """
 
     model: Model
@@ -112,11 +109,8 @@ class BatchResult:
     Attributes:
         clusters: the files to write.
         device_kind: "cpu" or "cuda".
-        device_name: the product's name of the device.
         cost: "measured" or "analytic".
-        seconds: the total duration.
         left_out: the models that are in no file, since they cannot be run, and why.
-        notes: notes for the user.
     """
 
     clusters: tuple[ClusterResult, ...]
@@ -166,8 +160,6 @@ def document_of(device: Device, compared: BatchComparison, running: Running) -> 
     """The schedule file of the method that ships; others that run a schedule of the same model are its alternatives.
 
     Args:
-        device: that it was found on.
-        compared: the methods.
         running: facts about running the one that ships.
     """
     method = compared.methods[compared.shipped]

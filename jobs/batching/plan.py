@@ -142,7 +142,6 @@ def divided(
     limit is divided again.
 
     Args:
-        models: of the cluster, two or more.
         limit_nbytes: the limit.
         plan_nbytes: the size of the whole plan, above the limit.
     """
@@ -185,7 +184,6 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
     Args:
         models: by name.
         shared_inputs: names of inputs that all models of the cluster that have them share.
-        name: of the model that is made.
     """
     composition = compose(models, shared_inputs, name)
     return Cluster(composition, ensemble_of(composition))
@@ -196,7 +194,6 @@ class ClusterEstimate:
     """Models that come together.
 
     Attributes:
-        names: of the models.
         operators: how many they have together, with what is equal counted once.
         alike: the number of these that can be batched.
         shared: nodes that are left out, since another model computes the same.

@@ -173,7 +173,6 @@ class Differing:
     """An operator that differs, though nothing that it reads does.
 
     Attributes:
-        operator: its name.
         unseen: operators right before it, in order, that could not be inspected: it may be one of them.
         looks: the number of looks.
         is_complete: whether the search finished; if not, `unseen` are all remaining suspects.

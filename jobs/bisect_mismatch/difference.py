@@ -16,10 +16,8 @@ class SchedulePosition:
     """The position of an operator in a schedule.
 
     Attributes:
-        block: the index of its block.
         stage: the number of its stage, counted from 0 over all blocks.
         group: the number of its group in the stage, from 0.
-        strategy: how the stage runs.
         as_one_with: the operators that run as one with it.
     """
 
@@ -35,8 +33,6 @@ class FirstDifference:
     """The first operator whose results exceed the tolerance while its inputs do not.
 
     Attributes:
-        operator: its name.
-        type: its type.
         unseen: operators right before it that could not be inspected separately: it may be one of them.
         place: its position in the schedule; None if there is none.
         max_abs: the largest difference of its results from onnxruntime's; None if they cannot be compared, for example

@@ -59,7 +59,6 @@ class MismatchCase:
     """A model whose outputs differ from onnxruntime's.
 
     Attributes:
-        model: the model, as it is run.
         document: its schedule, in the names of its operators; None if it has none.
         device: runs it.
         inputs: the model's inputs.

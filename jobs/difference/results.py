@@ -23,8 +23,6 @@ class RowDifference:
     """The latencies of a row before and after.
 
     Attributes:
-        batch_size: of both results.
-        name: of the row.
         before: median in microseconds, or, relative to another row, that over the median of the other.
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
@@ -100,8 +98,6 @@ def compare_results(
     """Compares the rows that two results have in common.
 
     Args:
-        before: the first result.
-        after: the second one.
         seed: of the bootstrap.
         relative_to: a row by which others are divided, round by round, to cancel changes of the whole machine.
         anyway: whether to compare results of different models, devices and batch sizes.
@@ -129,7 +125,6 @@ def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] =
     """Finds rows whose whole interval is above `1 + max_regression`.
 
     Args:
-        found: the comparison.
         max_regression: how much slower they may be: 0.03 for 3 %.
         names: the rows to look at; by default `USUAL_ROW`.
 

@@ -18,7 +18,6 @@ class SchedulesDifference:
 
     Attributes:
         before: the first one, in the names of the second one's model if that is known and has the same structure.
-        after: the second one.
         found: how their schedules differ.
         remarks: notes on other differences.
     """

@@ -21,7 +21,6 @@ class SettingsFile:
     """A file that options are set in for all calls.
 
     Attributes:
-        path: the file.
         values: its settings by key; empty if invalid.
         counts: whether it is read, because no nearer file exists.
         problem: why it cannot be used, and in further lines the way out; None if it can.

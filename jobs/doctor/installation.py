@@ -26,7 +26,7 @@ _TRIED = "Programming Language :: Python :: "
 
 
 def check_software(request: DoctorRequest) -> Section:
-    """The versions of both, where they are, and whether they go together."""
+    """Versions and locations of iosched and Python."""
     del request
     version, place = _version(), str(Path(__file__).parents[2])
     python, kind = platform.python_version(), platform.python_implementation()
@@ -95,7 +95,7 @@ def _folders_of_commands() -> set[Path]:
 
 
 _FOR_USERS = (None, "cpu", "cuda", "cuda12", "openvino", "explore", "fleet")
-"""The extras that people install, and what iosched itself needs."""
+"""Extras for users; None for dependencies of iosched itself."""
 
 _MODULES = {
     "onnxruntime-gpu": "onnxruntime",
@@ -111,7 +111,7 @@ _ONE_OF = (
     ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
     ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
-"""Packages that own the same files, so that of two the later one has overwritten the earlier one."""
+"""Packages that install the same files and overwrite each other."""
 
 _AT_ONCE = 4
 
@@ -141,7 +141,7 @@ class _Library:
 
 
 def check_libraries(request: DoctorRequest) -> Section:
-    """Each package with its version; those that are here are imported, each in a process of its own."""
+    """Versions of packages; tries to import each installed one in its own process."""
     del request
     found = _libraries()
     values = [
@@ -219,8 +219,8 @@ class Requirement:
 
     Attributes:
         package: the name of the package.
-        wanted: which versions, as pip is told (">=1.22,<2").
-        extra: the extra that brings it; None for what iosched itself needs.
+        wanted: versions, as for pip (">=1.22,<2").
+        extra: its extra; None for a dependency of iosched itself.
     """
 
     package: str
@@ -229,18 +229,18 @@ class Requirement:
 
 
 def requirements() -> tuple[Requirement, ...]:
-    """All of them; none where the metadata does not tell."""
+    """All requirements in the metadata."""
     found = (_FORM.match(text) for text in requires("iosched") or ())
     return tuple(Requirement(each["name"], each["wanted"].strip(), each["extra"]) for each in found if each)
 
 
 def meets(version: str, wanted: str) -> bool:
-    """Whether a version is one of those wanted; so it is where that cannot be told."""
+    """Whether a version is wanted, or cannot be compared."""
     return all(_meets(_release(version), clause.strip()) for clause in wanted.split(","))
 
 
 def is_met(version: str, found: Iterable[Requirement]) -> bool:
-    """Whether a version is right for one of these requirements of its package at least."""
+    """Whether a version meets at least one of these requirements."""
     return any(meets(version, each.wanted) for each in found)
 
 

@@ -24,7 +24,7 @@ _LITTLE_TEMPORARY_SPACE = 2**28
 
 
 def check_machine(request: DoctorRequest) -> Section:
-    """What Linux tells of it; what is not told is None."""
+    """Facts about the machine, None if unknown."""
     del request
     total, available, limit = _meminfo("MemTotal"), _meminfo("MemAvailable"), _group_limit()
     cores, threads, quota, load = len(allowed_cpus()), cpu_count(), cpu_quota(), _load()
@@ -137,7 +137,7 @@ _LITTLE_DATABASE_SPACE = 2**26
 
 
 def check_database(request: DoctorRequest) -> Section:
-    """The file that commands would take here; it is neither made nor changed."""
+    """The default profile database; it is neither created nor changed."""
     from iosched.profiler.store.database import default_path
     from iosched.profiler.store.errors import IN_MEMORY
     from iosched.profiler.store.health import health
@@ -197,7 +197,7 @@ _SET = "set, not shown"
 
 
 def check_environment(request: DoctorRequest) -> Section:
-    """Those that are set; of any that may name a host or hold a secret, only that it is."""
+    """Environment variables; values that may be secret are hidden."""
     del request
     found = _variables(os.environ)
     values = {name: value for name, value in found.items() if value != _SET}
@@ -230,7 +230,7 @@ def _variable_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_settings(request: DoctorRequest) -> Section:
-    """The files that the caller found, in the order in which they come, and what holds in the end."""
+    """Settings files by precedence, and effective settings."""
     rows = [(f"{each.path}", _settings_text(each)) for each in request.settings]
     rows += [(key, f"{value}, from {place}") for key, (value, place) in request.set_to.items()]
     return Section(

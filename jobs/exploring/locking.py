@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 
 def study_lock(path: Path) -> AbstractContextManager[None]:
-    """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
+    """Held by one process at a time to read and change a study."""
     return _locked(f"study-{sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}", True, None)
 
 
@@ -29,7 +29,7 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractC
     So no score command of any study runs while another is measuring.
 
     Args:
-        waiting: is called now and then while the machine is used otherwise; what it raises ends the waiting.
+        waiting: is called while waiting, and may raise to end it.
     """
     return _locked("machine", use == "measuring", waiting)
 

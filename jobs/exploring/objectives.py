@@ -1,4 +1,4 @@
-"""What a study is about: objectives to minimise or maximise, constraints that variants have to meet, and the rest."""
+"""The subject of a study: objectives, constraints, base model, space and seed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Direction = Literal["min", "max"]
 Relation = Literal["<=", ">="]
 
 LATENCY = "latency:"
-"""Begins the names of latencies: `latency:cpu` is that of what ships on the CPU, in microseconds."""
+"""Prefix of latencies: `latency:cpu` is the shipped latency on the CPU, in microseconds."""
 
 COUNTED = ("flops", "params")
-"""What is known of a variant without running it: floating-point operations of one run, and numbers in its weights."""
+"""Values known without running a variant: FLOPs of a run, and number of parameters."""
 
 DEFAULT_OBJECTIVE = "min:latency:cpu"
 SAMPLER_NAMES = ("random", "grid", "evolution", "steady-evolution", "tpe", "nsga2")
@@ -41,7 +41,7 @@ _LONGEST = 200
 
 
 def is_scored(name: str) -> bool:
-    """Whether a score command has to say the value of this name."""
+    """Whether this value is from the score command."""
     return name not in COUNTED and not name.startswith(LATENCY)
 
 
@@ -52,7 +52,7 @@ def device_of(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Objective:
-    """A value of a variant that is to be as small, or as large, as can be."""
+    """A value of a variant to minimise or maximise."""
 
     name: str
     direction: Direction
@@ -67,14 +67,14 @@ class Objective:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound that a value of a variant has to keep to."""
+    """A bound on a value of a variant."""
 
     name: str
     relation: Relation
     bound: float
 
     def violation(self, value: float) -> float:
-        """How far the value is beyond the bound, as a part of it where it is not 0; at most 0 if the value keeps to it.
+        """The excess over the bound, relative to it unless it is 0; at most 0 if the constraint is met.
 
         So violations of constraints in different units can be added.
         """
@@ -91,7 +91,7 @@ Wanted = TypeVar("Wanted", Objective, Constraint)
 def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     """The objectives in texts like `min:latency:cpu,max:accuracy`.
 
-    Without `min:` or `max:`, latencies, `flops` and `params` are minimised, and what a score command says is maximised.
+    Without `min:` or `max:`, latencies, `flops` and `params` are minimised, and other scores are maximised.
     """
     return _each_once(map(_objective, _words(texts)), "objective", lambda each: each.name)
 
@@ -169,15 +169,14 @@ prepare(_File)
 
 @dataclass(frozen=True)
 class Card:
-    """What a study is about.
+    """The subject of a study.
 
     Attributes:
         base: the digest of the base model.
-        name: what the base model is called.
-        space: what the space is called.
-        objectives: what is minimised or maximised.
+        name: the name of the base model.
+        space: the name of the space.
         constraints: the bounds that variants have to keep to.
-        seed: what all choices come from, together with the numbers of trials.
+        seed: the seed of all choices.
     """
 
     base: str

@@ -34,14 +34,13 @@ class Feedback:
     """The result of a variant.
 
     Attributes:
-        values: what was found, by the names that objectives and constraints have for it.
+        values: values by the names in objectives and constraints.
         latencies: how the latencies among them were found, by device.
         record: how the variant is made, as JSON; None if it could not be made.
         key: two variants of one key compute the same with the same weights; None if it could not be made.
         schedule: the schedule file that the first of the latencies is of, as JSON; None if none was decided.
-        seconds: its duration.
         reason: why there is no result; None if there is one.
-        is_stopped: whether, if there is none, that is since going on was not worth it.
+        is_stopped: whether the trial was stopped early.
         reused: the number of the trial that found all this for the same variant before; None if it was found now.
     """
 
@@ -58,11 +57,11 @@ class Feedback:
 
 @dataclass(frozen=True)
 class Individual:
-    """A trial of the study: what was chosen, and what came of it.
+    """A trial of the study.
 
     Attributes:
         number: counts the trials of a study from 0.
-        choices: what was chosen, by the questions' names, in the order in which they were asked.
+        choices: choices by question, in the order of the questions.
         point: how it compares with others; None if it has not all of the values that this takes.
     """
 
@@ -78,8 +77,6 @@ class Chosen:
     """A variant that is written.
 
     Attributes:
-        number: that of its trial.
-        model: what is written.
         document: the schedule file that it ships with.
     """
 
@@ -90,12 +87,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class StudyHistory:
-    """What is known of a study.
+    """A study.
 
     Attributes:
-        storage: its file.
-        card: what it is about.
-        individuals: its trials by their numbers, also those that run.
+        individuals: its trials by number, including running ones.
     """
 
     storage: Path
@@ -144,8 +139,7 @@ class ExploreResult:
         found: the study as it is now.
         chosen: the models of the best variants, the best first.
         seconds: the duration of this call.
-        notes: notes for the user.
-        was_interrupted: whether the user ended it before all trials were done.
+        was_interrupted: whether the user ended it early.
     """
 
     found: StudyHistory

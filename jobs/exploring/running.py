@@ -25,12 +25,11 @@ Cut = Literal["time", "output", "stopped"]
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What came of a command.
+    """The result of a command.
 
     Attributes:
-        code: its exit code.
-        out: the end of what it printed.
-        errors: the end of what it printed to stderr.
+        out: the last part of stdout.
+        errors: the last part of stderr.
         cut: why it was ended from here; None if it ended by itself.
     """
 
@@ -79,9 +78,8 @@ def run_command(
 
     Args:
         words: the program and its arguments.
-        timeout_s: the seconds that it may take; None for any number.
-        folder: where it is run; by default where this process runs.
-        is_stopped: is polled whether the command is to be ended.
+        folder: its working folder; by default that of this process.
+        is_stopped: is polled to end the command.
         on_line: is called with each line that the command prints.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s

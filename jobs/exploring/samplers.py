@@ -26,7 +26,7 @@ from iosched.models.mutation.edit import AnswerError
 from iosched.models.spaces.space import executed
 
 _KEPT = 64
-"""The samplers that are kept: those of trials under way."""
+"""The number of cached samplers of running trials."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class SamplerKind:
     Attributes:
         name: as the user gives it.
         sampler: makes Optuna's sampler from the study's seed.
-        has_ended: whether, after these trials, nothing is left to be tried.
-        has_to_wait: whether the next trial cannot begin before those that run have ended.
+        has_ended: whether nothing is left to try after these trials.
+        has_to_wait: whether the next trial has to wait for running ones.
     """
 
     name: str
@@ -71,7 +71,7 @@ def kind_of(name: str, population: int) -> SamplerKind:
 
 @contextmanager
 def sampling(name: str) -> Iterator[None]:
-    """A context in which a sampler's error is reported as such; those of the study's storage are raised as they are."""
+    """Reports errors as those of the sampler, except errors of the storage."""
     try:
         yield
     except (IoschedError, StorageInternalError, UpdateFinishedTrialError, SQLAlchemyError):

@@ -23,7 +23,7 @@ from iosched.models.errors import IoschedError, UsageError
 
 MODEL, PARAMS = "{model}", "{params}"
 UNNAMED = "score"
-"""What a score is called that is printed as a number alone, where no objective or constraint has a name for it."""
+"""The name of a score that is a single number and has no other name."""
 
 _MOST_KEYS = 100
 _SHOWN = 200
@@ -39,7 +39,6 @@ class ScoreCommand:
 
     Attributes:
         words: the program and its arguments, in which `{model}` and `{params}` are replaced.
-        timeout_s: the seconds that it may take; None for any number.
         keys: the names that it has to say the values of.
     """
 
@@ -70,7 +69,7 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
 
 
 def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
-    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything."""
+    """The JSON in a command's output: all of it, or the last line."""
     if ran.cut == "time":
         raise ScoreError(f"the score command took longer than {timeout_s:g} s")
     if ran.cut == "output":
@@ -87,7 +86,7 @@ def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
 
 
 def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
-    """The values by name in what a command printed: a number for the only key, or an object of numbers."""
+    """Values by name in a command's output: a number for the only key, or an object of numbers."""
     if not isinstance(found, dict):
         if len(keys) != 1:
             raise ScoreError(f"the score command printed one number, but {', '.join(keys)} are required: print JSON")
@@ -153,13 +152,13 @@ class StepReader:
 
 
 class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A score command as a task of a worker, where nothing measures meanwhile.
+    """A score command as a task; nothing is measured meanwhile.
 
     Attributes:
         name: the name of the model's file.
         command: the program.
         folder: the user's folder on the driver's machine; the program runs in the folder of that name.
-        choices: what made the model; of several variants as one model those of each, by its name.
+        choices: the choices of the model, or by name of several variants in one model.
         members: the names of several variants that are one model.
         watched: the key of the value that the program prints step by step, by which the driver may stop it; None if
             nobody does.

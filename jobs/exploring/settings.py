@@ -31,7 +31,7 @@ class ExploreSettings:
     """Settings of `explore`.
 
     Attributes:
-        storage: the file that the study is kept in; made where it is not there, else the study in it goes on.
+        storage: the file of the study, which is created or continued.
         sampler: a name in `SAMPLER_NAMES`, or a class of the user's: "FILE.py:CLASS" or "MODULE:CLASS".
         trials: the number of trials of the study, over all calls.
         budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
@@ -40,11 +40,11 @@ class ExploreSettings:
         score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
         score_timeout_s: the seconds that it may take for one model; None for any number.
         score_batch: the number of variants that go to the score command as one model.
-        prunes: whether the score command is ended where what it has printed so far is worse than the median.
+        prunes: whether to end the score command if its intermediate score is worse than the median.
         top: the number of best variants to write.
-        seed: what all choices come from.
+        seed: the seed of all choices.
         population: the number of individuals that "evolution", "steady-evolution" and "nsga2" breed from.
-        measure: what is measured of a variant: "models" as a whole, its "stages" alone, or "none".
+        measure: measures of a variant: whole "models", only "stages", or "none".
         optimize: how schedules are searched; the device is that of an objective.
     """
 
@@ -67,7 +67,7 @@ class ExploreSettings:
 
 @dataclass(frozen=True)
 class ParsedSettings:
-    """What the settings ask for, understood.
+    """The parsed settings.
 
     Attributes:
         devices: of each device whose latency is asked for, the name as the objective or constraint has it.
@@ -81,7 +81,7 @@ class ParsedSettings:
 
 
 def parse_settings(settings: ExploreSettings) -> ParsedSettings:
-    """What the settings ask for."""
+    """Parses the settings."""
     if settings.sampler not in SAMPLER_NAMES and ":" not in settings.sampler:
         known = f"{', '.join(SAMPLER_NAMES)}, FILE.py:CLASS and MODULE:CLASS"
         raise UsageError(f"unknown sampler {settings.sampler!r}: choose from {known}")

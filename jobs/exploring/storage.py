@@ -47,7 +47,7 @@ def open_storage(path: Path, *, makes: bool) -> RDBStorage:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A context in which what Optuna cannot make sense of in a study's file is told as such."""
+    """Reports data that Optuna cannot interpret as a damaged file."""
     with using(path):
         try:
             yield
@@ -57,7 +57,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """A context in which it is told as such that a study's file cannot be used now, as on a full disk."""
+    """Reports errors of a study's file, for example on a full disk."""
     try:
         yield
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError, sqlite3.Error) as error:

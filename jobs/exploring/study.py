@@ -1,4 +1,4 @@
-"""A study in a file: trials that any number of processes ask for, evaluate and tell, and that outlive them."""
+"""A study in a file, shared by any number of processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ prepare(Feedback, _Claim)
 
 @dataclass(frozen=True)
 class OpenedStudy:
-    """A study, and what it is about."""
+    """A study and its subject."""
 
     path: Path
     study: optuna.Study
@@ -109,7 +109,7 @@ def opened_study(path: Path) -> OpenedStudy:
 
 
 def begun_study(path: Path, card: Card) -> OpenedStudy:
-    """The study in a file, which is made where it is not there."""
+    """The study in a file, created if missing."""
     with study_lock(path), reading(path):
         storage, ways = open_storage(path, makes=True), [_DIRECTIONS[each.direction] for each in card.objectives]
         study = optuna.create_study(storage=storage, study_name=STUDY_NAME, directions=ways, load_if_exists=True)
@@ -127,7 +127,7 @@ class StudyStrategy:
     trials, or `budget_s` seconds of evaluating, over all calls and processes.
 
     Attributes:
-        has_ended: whether nothing more is to be tried.
+        has_ended: whether nothing is left to try.
     """
 
     def __init__(self, opened: OpenedStudy, kind: SamplerKind, trials: int, budget_s: float | None = None) -> None:
@@ -188,13 +188,13 @@ class StudyStrategy:
             return candidates.index(trial.suggest_categorical(question.name, candidates))
 
     def stops_early(self, graph: int, step: int, value: float) -> bool:
-        """Whether the value is worse than the median of those that other trials had after so many steps."""
+        """Whether the value is worse than the median of other trials at this step."""
         trial = self._running[graph]
         trial.report(value, step)
         return trial.should_prune()
 
     def receive_feedback(self, graph: int, feedback: Feedback) -> None:
-        """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
+        """Stores the result of a graph, unless another process has taken it over."""
         trial = self._running.pop(graph)
         state, values = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL, None
         if feedback.reason is None and self._opened.point(feedback) is not None:
@@ -214,9 +214,9 @@ class StudyStrategy:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the file is told now and then that this process evaluates its trials.
+        """Signals in the file that this process evaluates its trials.
 
-        Those that have no result when it is left are for others, or for a later call.
+        Finally releases those without a result.
         """
         ended = Event()
         thread = Thread(target=self._beat, args=(ended,), daemon=True)

@@ -86,8 +86,8 @@ class Trials:
     Attributes:
         bases: the models that the space varies.
         targets: the devices that variants are costed for, or the one that they are scored on, as the user names them.
-        refusals: why the score command failed with several models as one, where it failed with none of them alone. From
-            then on it is run for each variant.
+        refusals: why scoring several models as one failed while each alone succeeded; variants are then scored one by
+            one.
     """
 
     bases: Sequence[Model]
@@ -104,7 +104,7 @@ class Trials:
     _scorings: list[_Scoring] = field(default_factory=list)
 
     def run(self) -> bool:
-        """Tries variants until none is left to try; returns whether the user interrupted."""
+        """Runs all trials; returns whether the user interrupted."""
         try:
             while True:
                 if self.interrupt.came:

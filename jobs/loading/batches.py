@@ -33,9 +33,9 @@ class _Opened:
 class LoadedBatches:
     """A model that is ready to run at any batch size, until it is closed; also a context manager.
 
-    A batch size is opened when it is first run, by its own schedule or that for the nearest one. What is opened has
-    packed weights and buffers of its own; the weights as they are in the file are read once. Of more than `most_open`
-    batch sizes, the one that was not run for longest is closed. Several threads may call it.
+    A batch size is opened at its first run, with its own schedule or the nearest one. Each has its own packed weights
+    and buffers; the file's weights are read once. Beyond `most_open`, the least recently used one is closed. Several
+    threads may call it.
     """
 
     def __init__(
@@ -50,10 +50,8 @@ class LoadedBatches:
         """Takes a model and its schedules; nothing is opened yet.
 
         Args:
-            model: the model.
             schedules: schedules of this model, or of one of the same structure.
             device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
-            threads: the number of CPU cores; by default all that affinity and quota allow.
             most_open: the number of batch sizes that stay open; by default one more than there are schedules.
         """
         self._model, self._schedules = model, schedules
@@ -85,7 +83,7 @@ class LoadedBatches:
 
     @property
     def outputs(self) -> tuple[DynamicBatchSpec, ...]:
-        """Name, type and shape of each output; the shape is None if only a run tells it."""
+        """Name, type and shape of each output; the shape is None if known only after a run."""
         return declared(self.proto.graph.output)
 
     @cached_property
@@ -101,12 +99,12 @@ class LoadedBatches:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether a schedule ships at one of the batch sizes, and not plain onnxruntime or OpenVINO at all of them."""
+        """Whether a schedule ships at any of the batch sizes."""
         return any(document.is_shipped for document in self._schedules.by_size.values())
 
     @property
     def is_on_gpu(self) -> bool:
-        """Whether a GPU runs what is open."""
+        """Whether a GPU runs an open batch size."""
         with self._lock:
             return any(each.model.is_on_gpu for each in self._opened.values())
 
@@ -130,14 +128,14 @@ class LoadedBatches:
         """Opens batch sizes before they are first run; of more than `most_open`, the last ones stay open.
 
         Raises:
-            What `run` raises, but for the inputs.
+            Errors of `run`, except those of inputs.
         """
         for batch_size in batch_sizes:
             with self._using(batch_size):
                 pass
 
     def close(self) -> None:
-        """Frees what is open, each batch size when its runs are over. May be called again."""
+        """Frees open batch sizes, each after its runs. May be called again."""
         with self._lock:
             self._is_closed = True
             idle = self._idle()
@@ -217,11 +215,11 @@ def load_batches(
     threads: int | None = None,
     most_open: int | None = None,
 ) -> LoadedBatches:
-    """Loads what `iosched optimize --batch-sizes` wrote, to run at whatever batch size inputs have.
+    """Loads a model from `iosched optimize --batch-sizes`, to run at any batch size.
 
     Args:
         source: the path of a model whose batch is dynamic, or its bytes.
-        schedules: schedules, or the path of a schedule file of version 2, in the place of those inside the model.
+        schedules: schedules, or the path of a schedule file of version 2, instead of those in the model.
         device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
         threads: the number of CPU cores; by default all that affinity and quota allow.
         most_open: the number of batch sizes that stay open; by default one more than there are schedules.
@@ -247,7 +245,7 @@ def load_batches(
 def load_any(source: Source, *, device: str = "auto", threads: int | None = None) -> LoadedModel | LoadedBatches:
     """Loads a model as its file asks for: as `load_batches` does if that is for several batch sizes, else as `load`.
 
-    Both of what it returns have `name`, `inputs`, `outputs`, `run` and `close`, and are context managers.
+    Both types have `name`, `inputs`, `outputs`, `run` and `close`, and are context managers.
 
     Args:
         source: the path of a model, or its bytes.
@@ -255,7 +253,7 @@ def load_any(source: Source, *, device: str = "auto", threads: int | None = None
         threads: likewise.
 
     Raises:
-        What `load` and `load_batches` raise.
+        Errors of `load` and `load_batches`.
     """
     unbound = read_unbound(source)
     if unbound.schedules_json is None:

@@ -1,4 +1,4 @@
-"""A model that is loaded and ready to run: by the schedule inside it, by one that is given, or as it is."""
+"""A loaded model, ready to run with or without a schedule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LoadedModel:
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Name, type and shape of each output; the shape is None if only a run tells it."""
+        """Name, type and shape of each output; the shape is None if known only after a run."""
         return tuple(self._model.graph.tensor[name] for name in self._model.graph.outputs)
 
     @property
@@ -92,7 +92,7 @@ class LoadedModel:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the model runs by a schedule, and not on plain onnxruntime or OpenVINO."""
+        """Whether the model runs by a schedule."""
         return self._document is not None and self._executor.by == "schedule"
 
     @property
@@ -112,7 +112,7 @@ class LoadedModel:
             inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested lists of numbers.
 
         Returns:
-            The outputs by their names; of a sequence or a map, what onnxruntime makes of it.
+            The outputs by their names; sequences and maps as onnxruntime returns them.
 
         Raises:
             UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
@@ -193,8 +193,8 @@ def load(
         schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
         device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
         threads: the number of CPU cores; by default all that affinity and quota allow.
-        batch_size: the first dimension of every input, where the file leaves it open.
-        input_shapes: full shapes of inputs by name, where the file leaves them open.
+        batch_size: the first dimension of every input, if the file leaves it open.
+        input_shapes: full shapes of inputs by name, if the file leaves them open.
 
     Raises:
         InvalidModelError: the file is no model that can be run, or a dimension stays open.
@@ -213,7 +213,7 @@ def read(
     batch_size: int | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Model:
-    """The model of a path, of bytes, or the given one.
+    """The model from a path or bytes, or the given one.
 
     Raises:
         InvalidModelError: the file is no model that can be run, or a dimension stays open.

@@ -36,8 +36,8 @@ class InferenceSession:
     >>> y.shape
     (1, 16, 6, 6)
 
-    Several threads may call `run`. It raises what onnxruntime raises for wrong names, types and shapes, in classes that
-    are `iosched.UsageError` too.
+    Several threads may call `run`. Wrong names, types and shapes raise onnxruntime's errors, which are also
+    `iosched.UsageError`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class InferenceSession:
             InvalidScheduleError: the schedule in it is broken, or does not fit it.
             UsageError: settings do not go together with a schedule.
             DeviceError: the device is not attached, or onnxruntime is not installed.
-            Exception: for any other file, what onnxruntime raises.
+            Exception: onnxruntime's errors, for any other file.
         """
         self._session: Any
         if _is_scheduled(path_or_bytes):
@@ -170,7 +170,7 @@ class ScheduledSession:
     """Answers as an onnxruntime session does."""
 
     def __init__(self, model: LoadedModel | LoadedBatches, options: Any = None) -> None:
-        """Takes over a model that is ready to run, and what a user gave as `sess_options`."""
+        """Takes over a loaded model and the user's `sess_options`."""
         self._model, self._options = model, options
         self._proto = model.proto if isinstance(model, LoadedBatches) else model.model.proto
         self._inputs = [value.name for value in self._proto.graph.input]
@@ -314,8 +314,7 @@ class NodeArg:
     """An input or output of a model.
 
     Attributes:
-        name: its name.
-        shape: for each dimension a number, the name of one that is free, or None; empty for what is no tensor.
+        shape: a number, name or None for each dimension; empty unless a tensor.
         type: onnxruntime's text, "tensor(float)" or "seq(map(int64,tensor(float)))".
     """
 

@@ -68,7 +68,7 @@ class Estimate:
         disturbed: the number of these with only disturbed measurements.
         repeats: how many measurements the search repeats at most for that reason.
         stage_s: about how many seconds it takes to measure a stage, as the database has it of this device.
-        notes: notes for the user: where measured stages of a simulated GPU come from.
+        notes: notes on the origin of measured stages of a simulated GPU.
     """
 
     device_kind: str

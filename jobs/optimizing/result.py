@@ -41,10 +41,7 @@ class OptimizeResult:
     runs.
 
     Attributes:
-        document: the schedule file.
-        schedule: the schedule in that file.
         device_kind: "cpu" or "cuda".
-        device_name: the product's name of the device.
         cost: "measured" or "analytic".
         predicted_us: the sum of the latencies of the stages of the schedule found; at the speed that the machine had
             while it was compared, where `slowness` is known. The schedule file has it at the speed of its stages.
@@ -54,7 +51,6 @@ class OptimizeResult:
         reference_us: the latency of plain onnxruntime; None if it was not measured.
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
         reason: why that ships.
-        seconds: the total duration.
         states: the number of nonempty states in all blocks; 0 if nothing was searched.
         transitions: the number of transitions in all blocks.
         stages: the number of distinct stages in all blocks.
@@ -78,7 +74,6 @@ class OptimizeResult:
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         sequential_measured_share: the same part of `sequential_us`.
-        notes: notes for the user.
         intervals: the uncertainty of computed latencies; None if they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
         wholes: the whole models that were measured interleaved, with their samples, by the names "iosched",
@@ -206,7 +201,6 @@ def result_of(
     Args:
         here: the model as it was open where the schedule was found, if on an attached device.
         cost: the latencies that the search asked for; None if they are computed.
-        seconds: the total duration.
     """
     document = document_from(model, device, here, verdict.schedule)
     found_as = {"iosched": "predicted" if document.cost == "analytic" else "measured"}

@@ -42,9 +42,7 @@ class ModelCost:
 
     Attributes:
         device: the short name of the device ("cpu", "v100").
-        device_name: the product's name.
         cost: "measured" as a whole, "estimated" from the latencies of its stages, or "analytic".
-        latency_us: the latency in microseconds.
         low_us: lower end of its interval; None if nothing is known of how far off it is.
         high_us: upper end of it.
         level: the intended coverage probability of the interval; None without one.
@@ -57,7 +55,6 @@ class ModelCost:
         measured_share: of a simulated GPU, the part of the latency that was measured on one elsewhere.
         search_seconds: seconds to open the model, measure stages and search.
         comparison_seconds: seconds to measure whole models.
-        notes: notes for the user.
         result: the schedule; None if no whole model was measured or computed.
     """
 

@@ -236,7 +236,7 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pyt
         batch(chains(2), replace(PAPER, memory_nbytes=10))
     with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: remove --precision"):
         batch(chains(2), BatchSettings(device="cpu", precision="fp16", profile_db=tmp_path / "db"))
-    with pytest.raises(UsageError, match="no policy 'best'"):
+    with pytest.raises(UsageError, match="unknown policy 'best'"):
         batch(chains(2), replace(PAPER, policy="best"))  # type: ignore[arg-type]
 
 

@@ -269,7 +269,7 @@ def test_a_price_of_what_is_no_schedule_of_the_model_is_refused(talk: Talk) -> N
     priced = talk(PRICE, Price("cpu", OpenSettings(), (found.schedule,), 0), fire())
     assert priced.latency_us[0] <= priced.sequential_us
     broken = replace(found.schedule, blocks=found.schedule.blocks[:-1])
-    with pytest.raises(UsageError, match="not one of the model's operators"):
+    with pytest.raises(UsageError, match="exactly the operators of the model"):
         talk(PRICE, Price("cpu", OpenSettings(), (broken,), 0), fire())
 
 
