@@ -258,7 +258,7 @@ def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings
     found = explore(base, SPACE, replace(asked, storage=storage, score_command=_scoring(code))).found
     assert found.count("failed") > 0
     failed = [each for each in found.individuals if each.state == "failed"]
-    assert all("said nothing of this one" in str(each.feedback.reason) for each in failed)
+    assert all("printed no score for this model" in str(each.feedback.reason) for each in failed)
 
 
 COUNTED = """
