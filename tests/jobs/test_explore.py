@@ -295,7 +295,7 @@ def test_a_command_that_takes_no_several_models_is_not_given_them_again(
 def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Settings) -> None:
     assert explore(base, SPACE, settings(trials=2, top=0)).notes == ()
     (note,) = explore(base, SPACE, settings(trials=2, top=0)).notes
-    assert note.startswith("Nothing was tried")
+    assert note.startswith("No trial was added")
     assert "2 trials" in note
     assert explore(base, SPACE, settings(trials=3, top=0)).notes == ()
 
