@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.jobs.annotate import annotated as annotated
-    from iosched.jobs.as_onnxruntime.session import InferenceSession as InferenceSession
     from iosched.jobs.batch import BatchResult as BatchResult
     from iosched.jobs.batch import BatchSettings as BatchSettings
     from iosched.jobs.batch import batch as batch
@@ -18,11 +17,12 @@ if TYPE_CHECKING:
     from iosched.jobs.explore import ExploreResult as ExploreResult
     from iosched.jobs.explore import ExploreSettings as ExploreSettings
     from iosched.jobs.explore import explore as explore
-    from iosched.jobs.loaded import LoadedModel as LoadedModel
-    from iosched.jobs.loaded import load as load
-    from iosched.jobs.loaded_batches import LoadedBatches as LoadedBatches
-    from iosched.jobs.loaded_batches import load_any as load_any
-    from iosched.jobs.loaded_batches import load_batches as load_batches
+    from iosched.jobs.loading.batches import LoadedBatches as LoadedBatches
+    from iosched.jobs.loading.batches import load_any as load_any
+    from iosched.jobs.loading.batches import load_batches as load_batches
+    from iosched.jobs.loading.model import LoadedModel as LoadedModel
+    from iosched.jobs.loading.model import load as load
+    from iosched.jobs.loading.session import InferenceSession as InferenceSession
     from iosched.jobs.matrix import MatrixResult as MatrixResult
     from iosched.jobs.matrix import MatrixSettings as MatrixSettings
     from iosched.jobs.matrix import matrix as matrix
@@ -114,15 +114,15 @@ _HOME = {
     "ExploreResult": "iosched.jobs.explore",
     "ExploreSettings": "iosched.jobs.explore",
     "GraphView": "iosched.models.mutation.graph",
-    "InferenceSession": "iosched.jobs.as_onnxruntime.session",
+    "InferenceSession": "iosched.jobs.loading.session",
     "InputMutator": "iosched.models.mutation.mutator",
     "InsertingMutator": "iosched.models.mutation.mutator",
     "InvalidModelError": "iosched.models.errors",
     "InvalidScheduleError": "iosched.models.errors",
     "IoschedError": "iosched.models.errors",
     "Layer": "iosched.models.mutation.mutator",
-    "LoadedBatches": "iosched.jobs.loaded_batches",
-    "LoadedModel": "iosched.jobs.loaded",
+    "LoadedBatches": "iosched.jobs.loading.batches",
+    "LoadedModel": "iosched.jobs.loading.model",
     "MatrixResult": "iosched.jobs.matrix",
     "MatrixSettings": "iosched.jobs.matrix",
     "MismatchError": "iosched.models.errors",
@@ -164,9 +164,9 @@ _HOME = {
     "find_space": "iosched.models.spaces.space",
     "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.mutator",
-    "load": "iosched.jobs.loaded",
-    "load_any": "iosched.jobs.loaded_batches",
-    "load_batches": "iosched.jobs.loaded_batches",
+    "load": "iosched.jobs.loading.model",
+    "load_any": "iosched.jobs.loading.batches",
+    "load_batches": "iosched.jobs.loading.batches",
     "load_model": "iosched.models.load",
     "matrix": "iosched.jobs.matrix",
     "open_executor": "iosched.jobs.run",

@@ -25,7 +25,7 @@ from statistics import mean, median
 import numpy as np
 from testbed import SEEDS, Bed, open_bed, option_parser, print_table, write_results
 
-from iosched.jobs.costing import schedule_latency_us, stage_latency_us
+from iosched.jobs.matrix_cells import schedule_latency_us, stage_latency_us
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.device import OpenOnSimulatedGpu, SimulatedGpu

@@ -32,11 +32,11 @@ from typing import Any, TypeVar
 
 from testbed import RESULTS, keep_results, markdown_table
 
-from iosched.jobs.loaded_batches import LoadedBatches
+from iosched.jobs.loading.batches import LoadedBatches
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.run import open_executor
-from iosched.jobs.schedule_fit import for_batch
+from iosched.jobs.schedule_selection import for_batch
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch

@@ -40,7 +40,7 @@ from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
-from iosched.jobs.batching.baselines import Site, packed_schedule
+from iosched.jobs.batching.baselines import OpenComposition, packed_schedule
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.schedules import priced
@@ -362,7 +362,7 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
 def packed(cluster: Cluster, device: str) -> PolicyResult:
     """Microseconds of all networks side by side, each one operator after another on a stream of its own."""
     with closing(launching(device, cluster.model)) as opened:
-        found = packed_schedule(Site(cluster.model, cluster.composition.members, opened))
+        found = packed_schedule(OpenComposition(cluster.model, cluster.composition.members, opened))
     return {"latency_us": found.schedule.predicted_us}
 
 

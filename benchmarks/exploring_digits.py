@@ -17,7 +17,7 @@ from typing import Any
 from testbed import print_table, write_results
 
 from iosched.jobs.explore import study_in
-from iosched.jobs.exploring.result import Found
+from iosched.jobs.exploring.result import StudyHistory
 
 Trial = Mapping[str, Any]
 """A trial as `trials_of` says it."""
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> None:
     print_table(*front_table(trials))
 
 
-def trials_of(found: Found) -> list[Trial]:
+def trials_of(found: StudyHistory) -> list[Trial]:
     """What each trial chose, and what came of it; `rank` is 0 of those on the front, None of those not compared."""
     ranks = {each.number: rank for rank, each in found.ranked()}
     return [

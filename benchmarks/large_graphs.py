@@ -19,9 +19,9 @@ from typing import TypeVar
 from testbed import print_table, write_results
 
 from iosched.jobs.annotate import annotated
-from iosched.jobs.estimate import estimate
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.composition.compose import compose

@@ -18,7 +18,7 @@ from statistics import median
 
 from testbed import SEEDS, YARDSTICK, option_parser, print_table, write_results
 
-from iosched.jobs.costing import schedule_latency_us
+from iosched.jobs.matrix_cells import schedule_latency_us
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from iosched.jobs.costing import measured_stage_us, stage_latency_us
+from iosched.jobs.matrix_cells import measured_stage_us, stage_latency_us
 from iosched.jobs.open_model import opened
 from iosched.jobs.provenance import provenance
 from iosched.models import zoo

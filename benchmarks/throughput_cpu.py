@@ -4,7 +4,7 @@
 
 MODEL is a file or `zoo:NAME`. All ways to divide the cores into teams are measured with schedules that need no search,
 in turn with onnxruntime's one session for all cores, its sessions of one thread, which run requests of their own or
-shares of the batch, and OpenVINO with its settings for throughput. Outputs are compared with onnxruntime's first.
+shares of the batch, and OpenVINO in its throughput settings. Outputs are compared with onnxruntime's first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from testbed import keep_results
 
-from iosched.jobs.throughput import team_choices
+from iosched.jobs.optimizing.throughput import team_choices
 from iosched.models import zoo
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model

@@ -38,7 +38,7 @@ from iosched.cli.common.tables import print_items, print_pairs
 from iosched.cli.common.text import latency_text
 from iosched.cli.help import Command
 from iosched.cli.pictures.charts import draw_bars
-from iosched.jobs.bench_rows import ROWS
+from iosched.jobs.row import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.strategies import is_searched

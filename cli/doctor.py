@@ -16,11 +16,11 @@ from iosched.cli.common.output import emit_result, say
 from iosched.cli.common.site_settings import KEYS, candidates, read_site_file, user_file
 from iosched.cli.common.tables import print_pairs
 from iosched.cli.help import Command
-from iosched.jobs.doctor.diagnosis import Asked, SettingsFile
+from iosched.jobs.doctor.diagnosis import DoctorRequest, SettingsFile
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.doctor.diagnosis import Asked, Diagnosis
+    from iosched.jobs.doctor.diagnosis import Diagnosis, DoctorRequest
 
 
 @click.command(
@@ -64,9 +64,9 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
         raise found.failure
 
 
-def _set_elsewhere(asked: Asked) -> Path | None:
+def _set_elsewhere(request: DoctorRequest) -> Path | None:
     """The database in a settings file; the library itself reads the variable."""
-    value, place = asked.set_to.get("profile-db", (None, ""))
+    value, place = request.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 
 
@@ -88,7 +88,7 @@ def _print(found: Diagnosis) -> None:
         say("No problems found.")
 
 
-def survey() -> Asked:
+def survey() -> DoctorRequest:
     """Settings in files and the environment, without errors for invalid ones."""
     files = _files()
     counting = [each for each in files if each.counts]
@@ -101,7 +101,7 @@ def survey() -> Asked:
         setter = next((each for each in counting if key in each.values), None)
         if setter is not None:
             set_to[key] = setter.values[key], setter.path
-    return Asked(settings=files, set_to=set_to)
+    return DoctorRequest(settings=files, set_to=set_to)
 
 
 def _files() -> tuple[SettingsFile, ...]:

@@ -32,7 +32,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
-    from iosched.jobs.explain import Explained
+    from iosched.jobs.explain import Explanation
     from iosched.scheduler.alternatives import OtherPlacement, Placement, Verdict
     from iosched.scheduler.schedule import Stage
 
@@ -119,7 +119,7 @@ def command(
     _print(found)
 
 
-def as_object(found: Explained) -> dict[str, object]:
+def as_object(found: Explanation) -> dict[str, object]:
     """JSON object of `explain --json`."""
     block = found.explanation
     return json_object(
@@ -134,7 +134,7 @@ def as_object(found: Explained) -> dict[str, object]:
     )
 
 
-def _placement_object(found: Explained, placement: OtherPlacement) -> dict[str, object]:
+def _placement_object(found: Explanation, placement: OtherPlacement) -> dict[str, object]:
     in_turn = found.in_turn.get(placement)
     return json_object(
         placement,
@@ -145,7 +145,7 @@ def _placement_object(found: Explained, placement: OtherPlacement) -> dict[str, 
     )
 
 
-def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
+def _stage_object(found: Explanation, stage: Stage) -> dict[str, object]:
     return {
         **stage_object(found.units.expanded_stage(stage), found.idle.get(stage)),
         "predicted_us": stage.predicted_us,
@@ -153,7 +153,7 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     }
 
 
-def _print(found: Explained) -> None:
+def _print(found: Explanation) -> None:
     from iosched.scheduler.proof import proof_text
 
     document = found.document
@@ -173,7 +173,7 @@ def _print(found: Explained) -> None:
         print_columns(["other schedule", "latency", "idle", "how the operator runs"], rows)
 
 
-def _print_placements(found: Explained) -> None:
+def _print_placements(found: Explanation) -> None:
     explanation = found.explanation
     if not explanation.elsewhere:
         return
@@ -190,12 +190,12 @@ def _print_placements(found: Explained) -> None:
         say(line)
 
 
-def _company(found: Explained, stage: Stage) -> str:
+def _company(found: Explanation, stage: Stage) -> str:
     others = [name for name in found.units.expanded_stage(stage).operators if name not in found.together]
     return f"{stage.strategy.value}, {f'with {_names(others)}' if others else 'alone'}"
 
 
-def _facts(found: Explained) -> list[tuple[str, str]]:
+def _facts(found: Explanation) -> list[tuple[str, str]]:
     explanation = found.explanation
     present = explanation.present
     rows = [
@@ -213,7 +213,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
     return rows
 
 
-def _why(found: Explained) -> str:
+def _why(found: Explanation) -> str:
     explanation = found.explanation
     if found.side_by_side and explanation.rival is None:
         return "whole models run in parallel; -r and -s do not apply to them"
@@ -230,7 +230,7 @@ def _why(found: Explained) -> str:
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
-def _best_elsewhere(found: Explained) -> list[str]:
+def _best_elsewhere(found: Explanation) -> list[str]:
     known = [placement for placement in found.explanation.elsewhere if placement.stages]
     if not known:
         return []
@@ -247,7 +247,7 @@ def _best_elsewhere(found: Explained) -> list[str]:
     return lines
 
 
-def _stage_line(found: Explained, stage: Stage, number: str = "") -> str:
+def _stage_line(found: Explanation, stage: Stage, number: str = "") -> str:
     groups = " | ".join(" ".join(group) for group in found.units.expanded_stage(stage).groups)
     return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
@@ -264,7 +264,7 @@ def _place(placement: OtherPlacement, explanation: Placement) -> str:
     return f"{when}, with stage {placement.stage + 1}"
 
 
-def _price(placement: OtherPlacement, found: Explained) -> tuple[str, str]:
+def _price(placement: OtherPlacement, found: Explanation) -> tuple[str, str]:
     us, least = placement.at_most_us, ""
     if not placement.is_exact:
         us, least = placement.at_least_us, "at least "
@@ -278,7 +278,7 @@ def _price(placement: OtherPlacement, found: Explained) -> tuple[str, str]:
     return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
-def _idle(placement: OtherPlacement, found: Explained) -> str:
+def _idle(placement: OtherPlacement, found: Explanation) -> str:
     own = (stage for stage in placement.stages if found.explanation.operator in stage.operators)
     return idle_text(next(map(found.idle.get, own), None))
 

@@ -47,7 +47,7 @@ from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import ExecutionError, UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
+    from iosched.jobs.exploring.result import Chosen, ExploreResult, StudyHistory
     from iosched.jobs.exploring.settings import ExploreSettings
     from iosched.models.model import Model
     from iosched.models.spaces.space import Space
@@ -230,12 +230,12 @@ def command(
       iosched explore show pelee.explored/study.db
     """
     from iosched.jobs.explore import check_optuna
-    from iosched.jobs.exploring.settings import asked
+    from iosched.jobs.exploring.settings import parse_settings
     from iosched.models.spaces.space import find_space
 
     check_optuna()
     settings = _settings(**options)
-    asked(settings)
+    parse_settings(settings)
     where = folder or _folder(base, space)
     check_destinations([plot], inputs=[None if base is None else input_file(base)], as_json=as_json)
     found_space = find_space(space)
@@ -323,7 +323,7 @@ def _report(result: ExploreResult, written: dict[int, WrittenFiles], left: Seque
         note(line) if to_stderr else click.echo(line)
 
 
-def _refuse_nothing(found: Found) -> None:
+def _refuse_nothing(found: StudyHistory) -> None:
     failed = [each.feedback.reason for each in found.individuals if each.state == "failed"]
     if failed and len(failed) == len(found.finished):
         raise ExecutionError(f"all {len(failed)} trials failed; the last: {failed[-1]}")

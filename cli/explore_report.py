@@ -14,7 +14,7 @@ from iosched.cli.common.text import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import ExploreResult, Found, Individual
+    from iosched.jobs.exploring.result import ExploreResult, Individual, StudyHistory
 
 _STUDY = """
 trials failed reused stopped running storage base=card.name space=card.space objectives constraints front others
@@ -43,7 +43,7 @@ def left_in(folder: Path, written: Mapping[int, WrittenFiles]) -> Sequence[Path]
 
 
 def as_object(
-    found: Found, written: Mapping[int, WrittenFiles], result: ExploreResult | None, left: Sequence[Path] = ()
+    found: StudyHistory, written: Mapping[int, WrittenFiles], result: ExploreResult | None, left: Sequence[Path] = ()
 ) -> dict[str, object]:
     """JSON object of `explore --json` and `explore show --json`.
 
@@ -72,13 +72,13 @@ def as_object(
     )
 
 
-def _entry(each: Individual, found: Found, written: WrittenFiles | None) -> dict[str, object]:
+def _entry(each: Individual, found: StudyHistory, written: WrittenFiles | None) -> dict[str, object]:
     objectives = {objective.name: each.feedback.values[objective.name] for objective in found.card.objectives}
     files = json_object(written, "file=model schedule shipped")
     return {**json_object(each, _TRIAL, objectives=objectives), **files}
 
 
-def print_found(found: Found, written: Mapping[int, WrittenFiles], *, to_stderr: bool) -> None:
+def print_found(found: StudyHistory, written: Mapping[int, WrittenFiles], *, to_stderr: bool) -> None:
     """Print the front, the other variants written, and the counts of trials."""
     names = found.card.names
     shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]
@@ -121,7 +121,7 @@ def _choices(each: Individual) -> str:
     return "; ".join(said) or "none"
 
 
-def _pairs(found: Found) -> list[tuple[str, str]]:
+def _pairs(found: StudyHistory) -> list[tuple[str, str]]:
     constraints, stopped, running = found.card.constraints, found.count("stopped"), found.count("running")
     feasible = sum(each.point is not None and each.point.violation <= 0 for each in found.individuals)
     different = count_text(found.count("complete") - found.reused, "distinct variant")
@@ -146,7 +146,7 @@ def left_remarks(left: Sequence[Path]) -> Sequence[str]:
     return [f"Written to {left[0].parent} by earlier calls, no longer among the best: {named}{more}"]
 
 
-def remarks_of(found: Found) -> Sequence[str]:
+def remarks_of(found: StudyHistory) -> Sequence[str]:
     """Why trials failed, most frequent reasons first."""
     reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
     lines = [

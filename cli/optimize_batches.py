@@ -18,7 +18,7 @@ from iosched.cli.optimize_report import as_object, print_estimate, table_rows
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.interrupt import Interrupt
+    from iosched.jobs.observer import Interrupt
     from iosched.jobs.optimize_batches import BatchesResult, OptimizeOne
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.dynamic_batch import DynamicBatchModel

@@ -23,8 +23,8 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
-    from iosched.jobs.estimate import Estimate
-    from iosched.jobs.result import OptimizeResult
+    from iosched.jobs.optimizing.estimate import Estimate
+    from iosched.jobs.optimizing.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
     from iosched.runtime.compare import Check

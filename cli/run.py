@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from iosched.jobs.run import RunResult, RunTrace
-    from iosched.jobs.schedule_fit import Taken
+    from iosched.jobs.schedule_selection import SelectedSchedule
     from iosched.models.model import Model
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument
@@ -175,7 +175,7 @@ def command(
         raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 
 
-def _taken(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
+def _taken(model: Model, text: str, schedule: str | None, device: str) -> SelectedSchedule | None:
     from iosched.profiler.devices.resolve import unscheduled_text
 
     taken = schedule_for(model, text, schedule, device)
@@ -268,7 +268,12 @@ def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
 
 
 def _emit(
-    found: RunResult, taken: Taken | None, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool
+    found: RunResult,
+    taken: SelectedSchedule | None,
+    output: Destination | None,
+    as_json: bool,
+    *,
+    is_data_elsewhere: bool,
 ) -> None:
     if output is not None:
         from iosched.cli.run_arrays import npz
@@ -282,7 +287,7 @@ def _emit(
         note(_check_text(found.check))
 
 
-def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
+def as_object(found: RunResult, taken: SelectedSchedule | None) -> dict[str, object]:
     """JSON object of `run --json`."""
     check = found.check and json_object(found.check, CHECK, first_difference=found.first_difference)
     return {

@@ -20,10 +20,7 @@ from iosched.scheduler.transfer import fitted
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
     """`model` with its nodes in schedule order, merge stages merged, and the schedule as metadata of model and nodes.
 
-    If plain onnxruntime or OpenVINO ships, nothing is merged, since these are then given the file as it is.
-
-    Raises:
-        InvalidScheduleError: the schedule was made for a model of another structure.
+    If plain onnxruntime or OpenVINO ships, nothing is merged, since these run the original graph.
     """
     document = fitted(document, model)
     return annotate(
@@ -37,11 +34,7 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
 
 
 def annotated_batches(model: DynamicBatchModel, schedules: BatchSchedules) -> onnx.ModelProto:
-    """`model` with its batch dynamic, its nodes as they were, and the schedules for several batch sizes as metadata.
-
-    Raises:
-        InvalidScheduleError: a schedule was made for a model of another structure.
-    """
+    """`model` with its batch dynamic, its nodes as they were, and the schedules for several batch sizes as metadata."""
     found = {size: fitted(document, model.at(size)) for size, document in schedules.by_size.items()}
     text = BatchSchedules(model.name, model.inputs, found).to_json()
     return with_schedules(model, schedules.batch_sizes, text, iosched_version())
@@ -51,9 +44,6 @@ def placed_nodes(model: Model, document: ScheduleDocument) -> Iterator[tuple[onn
     """The nodes of the annotated model, merged ones included, each with its block, its stage there, and its group.
 
     Nodes of no operator are left out.
-
-    Raises:
-        InvalidScheduleError: the schedule was made for a model of another structure.
     """
     for node in annotated(model, document).graph.node:
         notes = {item.key.removeprefix(METADATA_PREFIX): item.value for item in node.metadata_props}

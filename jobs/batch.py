@@ -10,32 +10,31 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.baselines import (
-    Rival,
-    Site,
+    Method,
+    OpenComposition,
     alone_us,
-    batched_rivals,
-    mixed_rivals,
-    packed_rivals,
+    batched_methods,
+    mixed_methods,
+    packed_methods,
     predicted_us,
-    serial_rivals,
+    serial_methods,
 )
 from iosched.jobs.batching.comparison import (
+    BatchComparison,
     BatchResult,
     ClusterResult,
-    Compared,
     MemberResult,
-    compare_rivals,
+    compare_methods,
     document_of,
-    predict_rivals,
+    predict_methods,
 )
 from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.member_checks import check_members
 from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.member_checks import check_members
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
-from iosched.jobs.time_budget import PRICED, SEARCHED, Pace, share_s
+from iosched.jobs.time_budget import PRICED, SEARCHED, TimeBudget, share_s
 from iosched.models.batching.replacement import write_record
 from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
@@ -53,7 +52,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Stage, Strategy
 
-CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
+CUT_SHORT = "The search is incomplete because the time ran out: continue it with a larger --budget."
 
 __all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
 
@@ -66,26 +65,22 @@ def batch(
 ) -> BatchResult:
     """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
 
-    Four ways are compared in turn: one model after another, by plain onnxruntime or our schedules; side by side in
-    sessions, or on a GPU in streams; batched, that is with one operator for the equal operators of several models where
-    it is worth it; and by a schedule for all, batched or not, in which models run side by side where they are apart.
-    The last two ship only where they are faster than both others beyond the noise. What ships computes what onnxruntime
-    computes of each model alone: that is checked. Models that cannot be run together are run one by one, and those
-    whose plan takes more memory than is allowed go into more files; a note says so.
+    Four alternatives are compared interleaved: one model after another; concurrent sessions, or streams of a GPU;
+    batched operators; and one schedule for all models. The last two ship only if they are faster than both others
+    beyond noise. Outputs are checked against onnxruntime on each model. With a note, models that cannot run together
+    run one by one, and those over the memory limit are divided into several files.
 
     Args:
-        models: by name; the names begin those of inputs and outputs, but of shared inputs.
-        settings: for what, and how hard to try.
-        observer: is shown the progress.
-        interrupt: holds back interruptions; by default they are raised at once.
+        models: by name; names prefix those of inputs and outputs, except shared inputs.
+        interrupt: defers interruptions; by default they are raised at once.
 
     Raises:
         UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
-        InvalidModelError: a model cannot be run, and is not to be skipped; or none is left.
+        InvalidModelError: a model cannot run and is not skipped, or none is left.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        ExecutionError: a kernel fails also where a model runs alone.
-        MismatchError: a model computes something else than alone, also by itself.
-        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
+        ExecutionError: a kernel fails even for a single model.
+        MismatchError: a model computes other values than alone, also by itself.
+        KeyboardInterrupt: the user interrupts and declines the fastest way known.
     """
     started = time.monotonic()
     clusters = planned_clusters(models, settings)
@@ -97,7 +92,7 @@ def batch(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `batch`, with all that its steps need; `database` is None where no latency is kept or known."""
+    """One call of `batch`. `database` is None if latencies are neither stored nor known."""
 
     models: Mapping[str, Model]
     settings: BatchSettings
@@ -108,7 +103,6 @@ class _Job:
     started: float
 
     def run(self, clusters: Sequence[Sequence[str]]) -> BatchResult:
-        """Finds a file for each cluster; clusters that fail are taken apart, and those that are too large divided."""
         found: list[ClusterResult] = []
         left_out: dict[str, str] = {}
         notes: list[str] = []
@@ -120,7 +114,7 @@ class _Job:
             except (IoschedError, ValueError) as error:
                 text = _first_line(error)
                 if len(names) > 1:
-                    notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {text}")
+                    notes.append(f"{', '.join(names)} cannot run together and run one by one instead: {text}")
                     left.extendleft((name,) for name in reversed(names))
                     continue
                 if not self.settings.skip_broken or isinstance(error, UsageError):
@@ -131,61 +125,60 @@ class _Job:
             left.extendleft(reversed(parts))
             found += [] if parts else [cluster]
         if not found:
-            raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
+            raise InvalidModelError(f"no model can run: {'; '.join(left_out.values())}")
         device, seconds = self.device.info, time.monotonic() - self.started
         notes = [*remarks(self.settings.device), *notes]
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
 
     def _parts(self, names: Sequence[str], plan_nbytes: int | None, notes: list[str]) -> Sequence[Sequence[str]]:
-        """The parts of a cluster whose plan takes more memory than is allowed, which a note says; else none."""
+        """Splits a cluster whose plan exceeds the memory limit, with a note; empty if it fits."""
         limit = self.settings.limit_nbytes(self.device)
         if plan_nbytes is None or limit is None or plan_nbytes <= limit:
             return ()
-        text = f"{plan_nbytes / 1e6:,.3f} MB by the plan found, and {limit / 1e6:,.3f} MB are allowed"
+        text = f"{plan_nbytes / 1e6:,.3f} MB by its plan, over the limit of {limit / 1e6:,.3f} MB"
         if len(names) == 1:
-            notes.append(f"{names[0]} takes {text}: one model is not divided")
+            notes.append(f"{names[0]} needs {text}: a single model cannot be divided")
             return ()
         parts = divided({name: self.models[name] for name in names}, self.settings, limit, plan_nbytes)
-        notes.append(f"{', '.join(names)} take {text}: they go into {len(parts)} files")
+        notes.append(f"{', '.join(names)} as one file needs {text}: divided into {len(parts)} files")
         return parts
 
     def _cluster(self, names: Sequence[str], n_left: int) -> ClusterResult:
-        """The file of a cluster; `n_left` clusters share the rest of the budget evenly."""
-        pace = Pace(share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt)
+        """Optimizes a cluster; the `n_left` remaining clusters share the rest of the budget evenly."""
+        time_budget = TimeBudget(
+            share_s(self.settings.budget_s, self.started, n_left), time.monotonic(), self.interrupt
+        )
         models = {name: self.models[name] for name in names}
         cluster = composed(models, self.settings.shared_inputs, names[0] if len(names) == 1 else "batch")
         with ExitStack() as kept:
-            return _ClusterJob(self, models, cluster, pace, kept).result()
+            return _ClusterJob(self, models, cluster, time_budget, kept).result()
 
 
 @dataclass(frozen=True, eq=False)
 class _ClusterJob:
-    """Finds the fastest way to run the models of one file, and keeps what it opens until `kept` is closed.
+    """Optimizes the models of one file.
 
     Attributes:
-        job: the call that it is for.
-        models: by name, each alone.
-        cluster: the same in one graph.
-        pace: how much time there is.
-        kept: closes the models that are opened here.
-        notes: keys are sentences that a user should read; they grow.
+        models: the separate models by name.
+        cluster: the same models in one graph.
+        kept: closes the models opened here.
+        notes: notes for the user, as keys.
     """
 
     job: _Job
     models: Mapping[str, Model]
     cluster: Cluster
-    pace: Pace
+    time_budget: TimeBudget
     kept: ExitStack
     notes: dict[str, None] = field(default_factory=dict)
 
     def result(self) -> ClusterResult:
-        """The file of the fastest way, checked; see `batch` for what it raises."""
         whole = self.cluster.composition
         opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
-            raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: leave --precision out")
-        apart = Site(whole.model, whole.members, opened, shares=whole.shared > 0)
-        return replace(self, pace=self.pace.reserving(opened))._fastest(apart)
+            raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: remove --precision")
+        apart = OpenComposition(whole.model, whole.members, opened, shares=whole.shared > 0)
+        return replace(self, time_budget=self.time_budget.reserving(opened))._fastest(apart)
 
     def _opened(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
         return self.kept.enter_context(closing(self._open(model, beside)))
@@ -193,33 +186,35 @@ class _ClusterJob:
     def _open(self, model: Model, beside: OpenModel | None) -> OpenModel:
         return self.job.device.open(model, self.job.settings.opening, self.job.database, beside=beside)
 
-    def _fastest(self, apart: Site) -> ClusterResult:
-        rivals, here = self._rivals(apart), apart.opened.here
+    def _fastest(self, apart: OpenComposition) -> ClusterResult:
+        methods, here = self._methods(apart), apart.opened.here
         if here is None:
-            return self._result(apart, rivals, predict_rivals(rivals))
+            return self._result(apart, methods, predict_methods(methods))
         inputs = random_inputs(self.cluster.model.graph.inputs)
-        return self._result(apart, rivals, compare_rivals(here, rivals, inputs, self.pace, self._say_round))
+        return self._result(apart, methods, compare_methods(here, methods, inputs, self.time_budget, self._say_round))
 
     def _say_round(self, done: int, total: int) -> None:
-        self.job.observer.progress(done, total, "comparing the ways to run the models")
+        self.job.observer.progress(done, total, "comparing ways to run the models")
 
-    def _result(self, apart: Site, rivals: Sequence[Rival], compared: Compared) -> ClusterResult:
-        shipped, whole = compared.rivals[compared.shipped], self.cluster.composition
-        if shipped.site.groups:
-            write_record(shipped.site.model.proto, whole.model.proto, shipped.site.groups, whole.model.weight_digests)
+    def _result(self, apart: OpenComposition, methods: Sequence[Method], compared: BatchComparison) -> ClusterResult:
+        shipped, whole = compared.methods[compared.shipped], self.cluster.composition
+        if shipped.target.groups:
+            write_record(
+                shipped.target.model.proto, whole.model.proto, shipped.target.groups, whole.model.weight_digests
+            )
         on_paper = Running(0, {"precision": self.job.settings.precision, "launch": self.job.settings.launch})
         running = on_paper if apart.opened.here is None else shipped.running()
         document = document_of(self.job.device, compared, running)
-        notes = self._check(shipped.site.model, document)
+        notes = self._check(shipped.target.model, document)
         return ClusterResult(
-            model=shipped.site.model,
+            model=shipped.target.model,
             document=document,
-            members=tuple(self._members(apart, rivals)),
+            members=tuple(self._members(apart, methods)),
             rows=compared.rows,
             shipped=compared.shipped,
             reason=compared.reason,
             ratio=compared.ratio,
-            batched=sum(map(len, shipped.site.groups)),
+            batched=sum(map(len, shipped.target.groups)),
             shared=whole.shared,
             memory=whole.weights,
             estimated_nbytes=together_nbytes(map(footprint_of, self.models.values())),
@@ -227,21 +222,18 @@ class _ClusterJob:
             notes=(*self.notes, *compared.notes, *running.notes, *notes),
         )
 
-    def _members(self, apart: Site, rivals: Sequence[Rival]) -> Iterator[MemberResult]:
+    def _members(self, apart: OpenComposition, methods: Sequence[Method]) -> Iterator[MemberResult]:
         alone: Sequence[float | None] = [None] * len(self.models)
-        serial = next((rival for rival in rivals if rival.row == "serial"), None)
+        serial = next((method for method in methods if method.row == "serial"), None)
         if serial is not None and apart.opened.is_schedulable:
-            alone = alone_us(serial.site, serial.found.schedule)
+            alone = alone_us(serial.target, serial.found.schedule)
         for (name, model), latency_us in zip(self.models.items(), alone, strict=True):
             yield MemberResult(name, len(model.proto.graph.node), latency_us)
 
     def _check(self, model: Model, document: ScheduleDocument) -> tuple[str, ...]:
-        """Holds what ships to onnxruntime; a note says where that cannot be done.
-
-        On a device that is not at hand, the rewritten model is run by onnxruntime.
-        """
+        """Compares outputs with onnxruntime; a simulated device's rewritten model runs on onnxruntime."""
         is_measured = self.job.device.info.cost_kind == "measured"
-        self.job.observer.progress(0, None, "comparing outputs with onnxruntime's")
+        self.job.observer.progress(0, None, "comparing outputs with those of onnxruntime")
         try:
             inputs = random_inputs(self.cluster.model.graph.inputs)
             outputs = self._outputs(model, document, inputs)
@@ -250,7 +242,7 @@ class _ClusterJob:
         except (UsageError, DeviceError) as error:  # inputs cannot be made up, or onnxruntime is not installed
             if is_measured:
                 raise
-            return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
+            return (f"Outputs were not compared with those of the separate models: {_first_line(error)}",)
         return ()
 
     def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
@@ -260,25 +252,24 @@ class _ClusterJob:
         with closing(self.job.device.executor(model, document, self.job.settings.threads)) as executor:
             return executor.run(inputs)
 
-    def _rivals(self, apart: Site) -> list[Rival]:
-        """All ways to run the models, as far as the policy allows them; `apart` has them apart."""
-        until, policy = self.pace.is_over(SEARCHED), self.job.settings.policy
-        self._say("schedules of models in turn and side by side")
+    def _methods(self, apart: OpenComposition) -> list[Method]:
+        until, policy = self.time_budget.is_over(SEARCHED), self.job.settings.policy
+        self._say("searching for schedules of separate models")
         without = self._without(apart)
-        found = [] if policy == "packed" else list(serial_rivals(without, until))
+        found = [] if policy == "packed" else list(serial_methods(without, until))
         if policy != "serial":
-            found += packed_rivals(without, until, with_ours=policy == "packed")
+            found += packed_methods(without, until, with_ours=policy == "packed")
         if policy == "packed" and not found:  # one model has nobody beside it
-            found += serial_rivals(without, until)
+            found += serial_methods(without, until)
         if self.job.settings.batches:
-            found += self._batching(apart, list(mixed_rivals(apart, until)))
+            found += self._batching(apart, list(mixed_methods(apart, until)))
         self._note_if_over(SEARCHED)
         return found
 
-    def _without(self, apart: Site) -> Site:
-        """The models as they run without this program, each with inputs of its own and sharing no operator.
+    def _without(self, apart: OpenComposition) -> OpenComposition:
+        """The models as they run without iosched: separate inputs, no shared operators.
 
-        Where plain onnxruntime is a rival, its sessions are that. A schedule for a GPU needs a model of its own.
+        Sessions of plain onnxruntime do that already; a schedule for a GPU needs a model without sharing.
         """
         if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
             return apart
@@ -289,30 +280,28 @@ class _ClusterJob:
         opened = self._opened(without.model, apart.opened)
         pairs = zip(without.members, apart.members, strict=True)
         fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
-        return Site(without.model, without.members, opened, fed=fed)
+        return OpenComposition(without.model, without.members, opened, fed=fed)
 
-    def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
-        """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
+    def _batching(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Method]:
         yield from unbatched
         if apart.shares:
-            yield from batched_rivals(apart)
+            yield from batched_methods(apart)
         if len(apart.members) < 2 or not apart.opened.is_schedulable:
             return
         for plan in self._plans(apart, unbatched):
             self._say("scheduling the batched models")
             model = self.cluster.batched(plan)
-            site = Site(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
-            yield from batched_rivals(site)
-            yield from mixed_rivals(site, self.pace.is_over(SEARCHED))
+            target = OpenComposition(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
+            yield from batched_methods(target)
+            yield from mixed_methods(target, self.time_budget.is_over(SEARCHED))
 
-    def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
-        """Plans that differ and batch something.
+    def _plans(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
+        """Distinct plans that batch something.
 
-        Operators apart are priced one by one, though whole models beside each other wait less for each other. With
-        "auto", plans are also made for the share of these prices that the best schedule without batching takes of them
-        (`_share`), and for the middle.
+        Separate operators are priced one by one, although whole models side by side wait less for each other. With
+        "auto", plans are also made at `_share` of these prices and at the mean of that and 1.
         """
-        self._say("prices of operators of several models as one")
+        self._say("measuring the gain of batched operators")
         sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
         costs = SampledCosts(sampled, self.cluster.ensemble, lambda model: self._best_us(model, apart.opened))
         plan = self._plan(costs)
@@ -331,15 +320,11 @@ class _ClusterJob:
                 yield less
 
     def _plan(self, costs: SampledCosts) -> Plan:
-        """A plan; only the prices for two and for all models are asked for."""
         return self.cluster.plan(self.job.settings.policy, interpolated(costs, len(self.models)))
 
     def _best_us(self, model: Model, beside: OpenModel) -> float:
-        """The latency of the best schedule that a search finds, in microseconds.
-
-        It is infinite where the device cannot run the model by a schedule, and once the time for prices is over.
-        """
-        is_over = self.pace.is_over(PRICED)
+        """Predicted latency of the best schedule; infinite if the device cannot schedule the model, or time is over."""
+        is_over = self.time_budget.is_over(PRICED)
         if is_over():
             return math.inf
         try:
@@ -351,22 +336,18 @@ class _ClusterJob:
             return math.inf
 
     def _note_if_over(self, part: float) -> None:
-        if self.pace.is_over(part)() and not self.pace.interrupt.accepted:
+        if self.time_budget.is_over(part)() and not self.time_budget.interrupt.accepted:
             self.notes[CUT_SHORT] = None
 
     def _say(self, text: str) -> None:
-        self.pace.ask()
+        self.time_budget.ask()
         self.job.observer.progress(0, None, f"{', '.join(self.models)}: {text}")
 
 
 def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -> float:
-    """What the best schedule without batching takes of what all operators take apart, sample by sample: at most 1.
+    """Latency of the best schedule without batching over the sum of the sampled operator latencies, at most 1.
 
-    Args:
-        opened: the models apart.
-        costs: knows the samples of the groups of `plan`, at whose prices it was made.
-        plan: of which the groups count as they run apart, side by side; all other operators one after another.
-        best_us: the latency of the best schedule without batching.
+    Groups of `plan` count side by side, all other operators one after another.
     """
     grouped = {opened.units.unit_of[name] for name in plan.groups}
     others = (name for name in opened.graph.by_name if name not in grouped)

@@ -1,4 +1,4 @@
-"""The job `bench`: measures schedules and other runtimes in turn."""
+"""The job `bench`: measures schedules and other runtimes interleaved."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from iosched.jobs.bench_rows import ROWS
+from iosched.jobs.observer import Observer
 from iosched.jobs.open_model import check_schedulable, opened
-from iosched.jobs.other_device import warn_of_other_device
-from iosched.jobs.progress import Observer
-from iosched.jobs.row import Row
+from iosched.jobs.row import ROWS, Row
+from iosched.jobs.run import warn_of_other_device
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
@@ -33,12 +32,14 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.strategies import COMPARED, LIMITED, StrategyName
 from iosched.scheduler.transfer import fitted
 
-_NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
+_NO_SCHEDULE = "the model has no schedule: create one with 'iosched optimize'"
 
 MAX_SECONDS = 600.0
 """No further round begins after the runs have taken this many seconds together."""
 
-_FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
+_FEW_ROUNDS = (
+    f"Fewer than {LEAST_SAMPLES} rounds cannot show which is faster, so no speedup is given: use more --rounds."
+)
 
 _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN, *FOR_THROUGHPUT)
 """Alternatives that need a search of their own, or take minutes to open: measured only if asked for by name."""
@@ -49,12 +50,10 @@ class BenchResult:
     """The result of a benchmark.
 
     Attributes:
-        device: the name of the device.
         rows: one row for each alternative that was measured, `sequential` first.
         missing: names of alternatives that were not measured, each with the reason.
-        notes: sentences that a user should read.
         baseline: the row that `Row.over_baseline` is over, if one was named.
-        background_load: how many processes kept a core busy while the rows were measured.
+        background_load: the number of processes that kept a core busy while the rows were measured.
     """
 
     device: str
@@ -71,7 +70,7 @@ class BenchResult:
 
     @property
     def runs_us(self) -> Mapping[str, tuple[float, ...]]:
-        """All single runs in a row of each alternative, in microseconds."""
+        """All consecutive single runs of each alternative, in microseconds."""
         return {row.name: row.latency.every_run_us for row in self.rows}
 
 
@@ -89,21 +88,19 @@ def bench(
     observer: Observer | None = None,
     on_start: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> BenchResult:
-    """Measures the alternatives `names` in turn, A B C A B C; `sequential` and a schedule of the model always are.
+    """Measures the alternatives `names` interleaved, A B C A B C; `sequential` and a schedule of the model always are.
 
     On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
 
     Args:
-        model: the model.
         document: its schedule, which "iosched" measures; None if it has none.
-        names: alternatives of `ROWS`; by default all of the device, but those that are measured only by name.
+        names: alternatives of `ROWS`; by default all of the device, except those measured only on request.
         baseline: one of the alternatives measured, for `Row.over_baseline`.
-        device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        rounds: how often each alternative is measured, if there is time.
-        background_load: how many processes are started that keep a core busy while alternatives are measured.
-        profile_db: the profile database; by default the user's own.
-        observer: is shown the progress.
+        device: the device, as for `--device`.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        rounds: the number of rounds, if there is time.
+        background_load: the number of processes that keep a core busy while alternatives are measured.
+        profile_db: the profile database; by default the user's.
         on_start: is called with the names of the alternatives before the work begins.
 
     Raises:
@@ -129,25 +126,19 @@ def bench(
 
 
 def _precision(document: ScheduleDocument | None, device: Device) -> str:
-    """The precision to open the model in: that of the schedule file, if it was made for a device of this kind.
-
-    Raises:
-        UsageError: schedules do not run in it, so that there is nothing of the same precision to compare with.
-    """
+    """The precision of the schedule file, if it was made for this kind of device."""
     if document is None or document.device_kind != device.info.kind:
         return DEFAULT_PRECISION
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
         raise UsageError(
-            f"only OpenVINO runs this model in {document.precision}, so there is nothing to compare: time it with"
-            " 'iosched run --repeat', or bench the model as it was before"
+            f"only OpenVINO runs this model in {document.precision}, so there is nothing to compare it with: time it"
+            " with 'iosched run --repeat', or benchmark the original model"
         )
     return document.precision
 
 
 @dataclass(frozen=True, eq=False)
 class _Alternatives:
-    """The alternatives that can be measured for one model on one device."""
-
     model: Model
     document: ScheduleDocument | None
     here: AttachedModel
@@ -158,7 +149,6 @@ class _Alternatives:
     def measured(
         self, names: Sequence[str], baseline: str | None, rounds: int, on_start: Callable[[Sequence[str]], None]
     ) -> BenchResult:
-        """Opens the alternatives `names`, or the usual ones, and measures in turn those that can be opened."""
         inputs = random_inputs(self.model.graph.inputs)
         openers = self._openers(inputs)
         shipped = [] if self.document is None else ["iosched"]
@@ -166,7 +156,7 @@ class _Alternatives:
         asked = list(dict.fromkeys(["sequential", *shipped, *(names or usual)]))
         if baseline is not None and baseline not in asked:
             raise UsageError(
-                f"the baseline {baseline!r} is not among the rows {', '.join(asked)}: add --with {baseline}"
+                f"the baseline {baseline!r} is not one of the rows {', '.join(asked)}: add --with {baseline}"
             )
         on_start(asked)
         candidates: dict[str, Candidate] = {}
@@ -215,15 +205,14 @@ class _Alternatives:
 
 
 def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Says what is not known from so few rounds or runs, and how many runs it takes."""
     if rows[0].samples < LEAST_SAMPLES:
         yield _FEW_ROUNDS
     fewest, least = min(rows, key=lambda row: row.runs), least_samples(0.99)
     runs = fewest.runs
     if runs < least:
         rounds = math.ceil(least * fewest.samples / runs)
-        rough = "p90 is only a guess and p99 is" if runs < least_samples(0.9) else "p99 is"
-        yield f"From {runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds."
+        rough = "a reliable p90 or any p99" if runs < least_samples(0.9) else "p99"
+        yield f"{runs} runs of {fewest.name} are too few for {rough}: use {least} runs, which take {rounds} --rounds."
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -235,11 +224,11 @@ def _check_names(names: Sequence[str]) -> None:
 def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     if observer is None:
         return None
-    return lambda done, total: observer.progress(done, total, "measuring in turn")
+    return lambda done, total: observer.progress(done, total, "interleaved runs")
 
 
 def _per_run(found: Measurement, in_flight: int) -> Measurement:
-    """The time from the end of one run to that of the next, with `in_flight` runs at the same time."""
+    """Time between the ends of consecutive runs, with `in_flight` concurrent runs."""
     return found if in_flight == 1 else summarize([each / in_flight for each in found.samples_us])
 
 

@@ -1,4 +1,4 @@
-"""Decides which candidate ships: one of ours if it is faster than the plain ones beyond the noise, else a plain one."""
+"""Decides which candidate ships: one of ours if it is faster than the plain ones beyond noise, else a plain one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class Decision:
     """Which candidate ships, and the comparisons that decided it.
 
     Attributes:
-        plain: the name of the candidate that the others are weighed against: the best of those that run the model
-            without a schedule.
+        plain: the best candidate that runs the model without a schedule, with which the others are compared.
         chosen: the name of the candidate that ships.
         weighed: the name of the candidate that `plain` is compared with: the one that ships, or else our first one.
         comparison: of `plain` and `weighed`; None if there are too few rounds to compare them.
@@ -33,13 +32,8 @@ class Decision:
     among_plain: Interval | None = None
 
     @property
-    def is_decided(self) -> bool:
-        """Whether measuring again is unlikely to change which candidate ships."""
-        return self.comparison is not None and self.comparison.is_decided
-
-    @property
     def _is_other(self) -> bool:
-        """Whether a way without a schedule ships that is not the usual one."""
+        """Whether a plain candidate other than the usual one ships."""
         return self.chosen == self.plain != self.usual
 
     @property
@@ -47,22 +41,13 @@ class Decision:
         """The name of the candidate that `chosen` is weighed against; `chosen` itself if that is the usual one."""
         return self.usual if self._is_other else self.plain
 
-    def ratio(self, labels: Mapping[str, str] = {}) -> Interval | None:
-        """The comparison of `baseline` with what ships as a ratio; None if there is none.
-
-        If `baseline` ships itself, it is compared with our first candidate.
-
-        Args:
-            labels: other names that the ratio has for some of the candidates.
-        """
+    def ratio(self) -> Interval | None:
+        """The speedup of what ships over `baseline`; if `baseline` itself ships, that of our first candidate."""
         found = self.among_plain if self._is_other else self.comparison
-        if found is None:
-            return None
-        names = (self.baseline, self.chosen if self._is_other else self.weighed)
-        return replace(found, of="/".join(labels.get(name, name) for name in names))
+        return found and replace(found, of=f"{self.baseline}/{self.chosen if self._is_other else self.weighed}")
 
     def reason(self, words: Mapping[str, str]) -> str:
-        """A text that says why `chosen` ships; `words` describes each candidate."""
+        """Why `chosen` ships; `words` describes each candidate."""
         ours, plain, found = words[self.weighed], words[self.plain], self.comparison
         if found is None and self.rounds < LEAST_SAMPLES:
             return f"too few runs to tell whether {ours} is faster than {plain}"
@@ -83,17 +68,17 @@ class Decision:
 def decide(
     measured: Mapping[str, Measurement], plain: str, ours: Sequence[str], others: Sequence[str] = ()
 ) -> Decision:
-    """Chooses which of the candidates that were measured in turn ships.
+    """Chooses which of the candidates that were measured interleaved ships.
 
-    One of `others` takes the place of `plain` if it is faster beyond the noise. The first of `ours` ships whose ratio
-    to that one lies above 1 with its whole confidence interval. A later one ships in its place if it is also faster
-    than that one. Each of `ours` is compared with the best without a schedule once, so that a candidate that is not
-    really faster ships with a probability of at most 2.5 %. None ships that another one without a schedule beats.
+    One of `others` replaces `plain` if it is faster beyond noise. The first of `ours` ships whose speedup over that has
+    an interval above 1; a later one replaces it if it is also faster than that one. Each is compared with the best
+    plain candidate once, so one that is not faster ships with a probability of at most 2.5 %. None ships that another
+    plain candidate beats.
 
     Args:
         measured: latencies by name, measured by one call of `interleave`.
         plain: the name of the candidate that ships if no other is faster.
-        ours: the names of the others, at least one; those come first that are preferred if they are equally fast.
+        ours: the names of our candidates, at least one, in the order of preference.
         others: the names of more candidates that run the model without a schedule.
     """
     best = fastest(measured, (plain, *others))
@@ -109,7 +94,7 @@ def decide(
 
 
 def fastest(measured: Mapping[str, Measurement], names: Sequence[str]) -> str:
-    """The first of the names, or a later one that is faster beyond the noise than the one it replaces."""
+    """The first of the names, or a later one that is faster beyond noise than the one it replaces."""
     found = names[0]
     for name in names[1:]:
         if _is_faster(measured, found, name):

@@ -1,4 +1,4 @@
-"""The job `explain`: why an operator is in its stage, by the latencies that a schedule with it in another has."""
+"""The job `explain`: why an operator is in its stage, by latencies of schedules with it in others."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from iosched.scheduler.transfer import fitted
 from iosched.scheduler.unit_graph import UnitGraph
 
 MEASUREMENTS = 50
-"""How many stages are measured by default if the database does not have them; this takes some seconds."""
+"""The number of stages measured by default if the database does not have them; this takes some seconds."""
 
 MOST_IN_TURN = 3
-"""How many other places are measured in turn with the present one: those that look best. This takes a second or two."""
+"""How many other places are measured interleaved with the present one: those that look best. This takes a second or
+two.
+"""
 
 
 @dataclass(frozen=True)
-class Considered:
+class ConsideredSchedule:
     """Another schedule that was considered.
 
     Attributes:
-        name: of the schedule.
-        latency_us: what it takes in microseconds.
         stage: the operator's stage in it.
         idle: the idle share of that stage, see `OpenModel.idle_share`.
     """
@@ -54,11 +54,11 @@ class Considered:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """An explanation and where its latencies come from.
 
     Attributes:
-        document: the schedule, as one of the model that was given.
+        document: the schedule, with the model's operator names.
         operator: the operator that was asked for.
         units: the units that stages of the explanation name.
         explanation: the other places of the operator's unit, and their latencies.
@@ -67,19 +67,17 @@ class Explained:
         tolerance: the part of a latency below which a difference means nothing.
         throughputs: computes how fast the stages of the explanation are.
         idle: for each stage of the explanation its idle share, see `OpenModel.idle_share`.
-        measurements: how many stages were measured for this explanation.
-        measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
-            measured on such a GPU elsewhere; None if nothing was.
+        measurements: the number of stages measured for this explanation.
+        measured_share: on a simulated GPU, the part of `explanation.present_us`, from 0 to 1, that was measured on such
+            a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
-        in_turn: for other places by whose stages' latencies the schedule would be faster, what came out when it was
-            measured in turn with the schedule as it is; a `speedup` above 1 is for the other place.
-        equal: the other places that take as long as the present one, as far as computed latencies are known; None
-            where latencies are measured.
-        teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at
-            once. None where all cores run it together.
-        side_by_side: the models that run beside each other in the operator's stage, where each of its groups is of
-            another one; empty for any other stage. Where such a stage is larger than a search may make it, there are no
-            other places.
+        in_turn: for other places that look faster by stage latencies, the interleaved speedup over the present
+            schedule.
+        equal: other places whose computed latency cannot be distinguished from the present one; None if latencies are
+            measured.
+        teams: the teams that run the schedule, whose latencies are of one team; None without teams.
+        side_by_side: the models in the operator's stage, if each group is of another model. If such a stage exceeds the
+            pruning, there are no other places.
     """
 
     document: ScheduleDocument
@@ -93,7 +91,7 @@ class Explained:
     idle: Mapping[Stage, float | None]
     measurements: int = 0
     measured_share: float | None = None
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ConsideredSchedule, ...] = ()
     in_turn: Mapping[OtherPlacement, Interval] = field(default_factory=dict)
     equal: frozenset[OtherPlacement] | None = None
     teams: Teams | None = None
@@ -106,7 +104,7 @@ class Explained:
 
     @property
     def better(self) -> OtherPlacement | None:
-        """The other place that is faster beyond the noise, measured in turn; the fastest of several."""
+        """The other place that is faster beyond noise, measured interleaved; the fastest of several."""
         faster = [place for place, found in self.in_turn.items() if found.is_faster]
         return max(faster, key=lambda place: self.in_turn[place].value, default=None)
 
@@ -118,18 +116,17 @@ def explain_operator(
     *,
     measurements: int = MEASUREMENTS,
     profile_db: Path | None = None,
-) -> Explained:
+) -> Explanation:
     """Compares every other place of the operator `name` by latencies on the device that `document` was made for.
 
     Args:
         model: the model of the schedule.
         document: the schedule of this model, or of another one of the same structure.
         name: the name of an operator, or of a node or tensor inside one.
-        measurements: how many stages may be measured if the database does not have their latencies.
-        profile_db: the profile database; by default the user's own.
+        measurements: the number of stages that may be measured if the database does not have their latencies.
 
     Raises:
-        UsageError: there is no such operator; the text names similar ones.
+        UsageError: there is no such operator.
         InvalidScheduleError: the schedule was made for another structure.
         DeviceError: the device of the schedule is not attached, or there is no specification of it.
     """
@@ -138,14 +135,14 @@ def explain_operator(
     return _weighed(model, document, operator, measurements, profile_db)
 
 
-def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[Considered]:
+def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel) -> Iterator[ConsideredSchedule]:
     units, unit = open_model.units, open_model.units.unit_of[operator]
     for alternative in document.alternatives:
         own = next((stage for stage in alternative.schedule.stages if operator in stage.operators), None)
         if own is not None:
             in_units = units.scheduled(alternative.schedule).stages
             idle = next(open_model.details.idle_share(stage) for stage in in_units if unit in stage.operators)
-            yield Considered(alternative.name, alternative.latency_us, own, idle)
+            yield ConsideredSchedule(alternative.name, alternative.latency_us, own, idle)
 
 
 def _idle(open_model: OpenModel, found: Placement) -> dict[Stage, float | None]:
@@ -155,7 +152,7 @@ def _idle(open_model: OpenModel, found: Placement) -> dict[Stage, float | None]:
 
 def _weighed(
     model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
-) -> Explained:
+) -> Explanation:
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db) as whole_model:
         open_model, teams = of_a_team(whole_model, document)
@@ -176,7 +173,7 @@ def _weighed(
                 pruning=pruning,
                 bound_slack=open_model.effort.bound_slack,
             )
-        return Explained(
+        return Explanation(
             document,
             operator,
             open_model.units,
@@ -197,9 +194,9 @@ def _weighed(
 
 
 def _in_turn(cost: object, found: Placement) -> dict[OtherPlacement, Interval]:
-    """How many times as fast the block really is with the operator in places that look better.
+    """Interleaved speedups of the block for places that look faster.
 
-    Their stages were measured one by one, and minutes apart: of many that are measured so, some look better by chance.
+    Their stages were measured one by one, minutes apart: of many such, some look faster by chance.
     """
     now = found.present_us
     if not isinstance(cost, ComparesSegments) or now is None:
@@ -216,13 +213,12 @@ def _in_turn(cost: object, found: Placement) -> dict[OtherPlacement, Interval]:
 
 
 def _is_within(stage: Stage, pruning: Pruning) -> bool:
-    """Whether a search may make the stage."""
     longest, r, s = max(map(len, stage.groups)), pruning.r, pruning.s
     return (s is None or len(stage.groups) <= s) and (r is None or longest <= r)
 
 
 def _models_beside(model: Model, document: ScheduleDocument, operator: Operator) -> tuple[str, ...]:
-    """The models in the operator's stage, if each of its groups is of another one; else none."""
+    """The models in the operator's stage, if each of its groups belongs to another model; else none."""
     members = members_of(model.proto)
     owned = owners(model, members)
     stage = next((stage for stage in document.schedule.stages if operator.name in stage.operators), None)
@@ -245,7 +241,7 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
     """The operator with this name, or the one that contains the node or tensor with this name.
 
     Raises:
-        UsageError: there is none; the text names similar ones.
+        UsageError: there is none.
     """
     if name in graph.by_name:
         return graph.by_name[name]
@@ -253,13 +249,13 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
     if name in inside:
         return inside[name]
     close = get_close_matches(name, [*graph.by_name, *inside], n=3)
-    hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists them"
-    raise UsageError(f"there is no operator {name!r}: {hint}")
+    hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists the operators"
+    raise UsageError(f"unknown operator {name!r}: {hint}")
 
 
 @dataclass(frozen=True, eq=False)
 class _SparingCosts:
-    """Latencies from the database and of at most `measurements` new ones; bounds of an unknown operator are 0."""
+    """Latencies from the database and of at most `measurements` new ones; bounds of unknown operators are 0."""
 
     cost: MeasuredCosts
     measurements: int

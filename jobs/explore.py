@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import Card
-from iosched.jobs.exploring.result import Chosen, ExploreResult, Found, Individual
+from iosched.jobs.exploring.result import Chosen, ExploreResult, Individual, StudyHistory
 from iosched.jobs.exploring.score import SCORE
-from iosched.jobs.exploring.settings import ExploreSettings, asked
+from iosched.jobs.exploring.settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Pool, Task
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.task import Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ExploreResult", "ExploreSettings", "explore", "study_in"]
 
 _ANY = "auto"
-"""Where variants are scored of which no latency is asked for."""
+"""The device for variants without a latency objective."""
 
 
 def explore(
@@ -52,17 +51,15 @@ def explore(
     interrupt: Interrupt | None = None,
     pool: Pool | None = None,
 ) -> ExploreResult:
-    """Tries variants of a model, and finds those that are best by several measures.
+    """Evaluates variants of a model and finds the best by several objectives.
 
-    A variant is what the mutators of the space make of the base model by the choices of a sampler. Its latency is that
-    of what `optimize` would ship. The study goes on where the file has one; several processes may share it.
+    A sampler chooses mutations of the base model; a variant's latency is as `optimize` would ship it. A study in the
+    file continues; several processes may share it.
 
     Args:
         base: the base model; None for that of the space.
-        settings: what to explore for, and how long.
-        observer: is shown the progress.
-        interrupt: holds back interruptions between trials and during score commands; by default they are raised at
-            once. A trial without a result is evaluated again when the study goes on.
+        interrupt: defers interruptions between trials and during score commands; by default they are raised at once. A
+            trial without a result is evaluated again when the study goes on.
         pool: whose workers cost and score variants; by default this machine, one variant after another.
 
     Raises:
@@ -72,7 +69,7 @@ def explore(
         DeviceError: this is not Linux, Optuna is not installed, a device or library is missing, or there is no cluster.
         DeviceLostError: all workers of a device were lost.
         ExecutionError: the file cannot be written, as on a full disk.
-        KeyboardInterrupt: the user interrupts, and does not want the best variants known.
+        KeyboardInterrupt: the user interrupts and declines the best variants known.
     """
     started = time.monotonic()
     check_system()
@@ -81,7 +78,7 @@ def explore(
     from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import StudyStrategy, begun_study
 
-    wanted, kind = asked(settings), kind_of(settings.sampler, settings.population)
+    wanted, kind = parse_settings(settings), kind_of(settings.sampler, settings.population)
     models = space.begun(base)
     card = Card(*_identity(models, space), space.name, wanted.objectives, wanted.constraints, settings.seed)
     storage, held, shown = Path(settings.storage), interrupt or Uninterrupted(), observer or Silence()
@@ -98,34 +95,32 @@ def explore(
         ships = partial(_shipped, models, replace(settings.optimize, device=device), workers)
         chosen, notes = _chosen(found, settings.top, ships, shown)
     left = () if was_interrupted else _missing(before, found, settings)
-    refused = "Variants were scored one by one: when several were one model, "
+    refused = "Variants were scored one by one because scoring several as one model failed: "
     notes = (*left, *(f"{refused}{each}" for each in trials.refusals), *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
 
 
 def _identity(models: Sequence[Model], space: Space) -> tuple[str, str]:
-    """The digest and the name of what varies: those of the base model, or of all base models together."""
     if len(models) == 1:
         return models[0].digest, models[0].name
     return sha256("".join(model.digest for model in models).encode()).hexdigest(), space.name
 
 
-def _missing(before: int, found: Found, settings: ExploreSettings) -> tuple[str, ...]:
-    """Notes on the trials that were not made. `before` is the number of trials that had ended before this call."""
-    counted = f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
+def _missing(before: int, found: StudyHistory, settings: ExploreSettings) -> tuple[str, ...]:
+    counted = f"No trial was added: --trials and --budget include earlier calls, and the study already has {before}"
     notes = () if len(found.finished) > before else (f"{counted} trials.",)
     missing = settings.trials - len(found.individuals)
     if missing <= 0:
         return notes
     what = f"{missing} of {settings.trials} trials were not made:"
     if settings.budget_s is None or found.seconds < settings.budget_s:
-        return (*notes, f"{what} the sampler {settings.sampler!r} has nothing more to try.")
-    limit = f"those of the study took {found.seconds:.1f} s, and --budget is {settings.budget_s:g} s."
-    return (*notes, f"{what} {limit} Call again with a larger --budget to go on.")
+        return (*notes, f"{what} the sampler {settings.sampler!r} has no further variants.")
+    limit = f"the trials of the study took {found.seconds:.1f} s of the --budget of {settings.budget_s:g} s."
+    return (*notes, f"{what} {limit} Continue with a larger --budget.")
 
 
-def study_in(path: Path) -> Found:
-    """What is known of the study in a file.
+def study_in(path: Path) -> StudyHistory:
+    """The study in a file.
 
     Raises:
         UsageError: there is none.
@@ -144,15 +139,15 @@ def check_optuna() -> None:
         DeviceError: it is not.
     """
     if find_spec("optuna") is None:
-        raise DeviceError(f"Optuna, which keeps studies, is not installed; {way_to_install('explore')}")
+        raise DeviceError(f"Optuna, which stores studies, is not installed; {way_to_install('explore')}")
 
 
-def _found(opened: OpenedStudy) -> Found:
-    return Found(opened.path, opened.card, tuple(opened.history()))
+def _found(opened: OpenedStudy) -> StudyHistory:
+    return StudyHistory(opened.path, opened.card, tuple(opened.history()))
 
 
 def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
-    """The pool, or this machine: measurements have it for themselves, score commands share it with each other."""
+    """The pool, or this machine, where measurements exclude all else and score commands run concurrently."""
     if pool is not None:
         return nullcontext(pool)
 
@@ -173,9 +168,8 @@ def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt)
 
 
 def _chosen(
-    found: Found, top: int, ships: Callable[[Individual], Chosen], observer: Observer
+    found: StudyHistory, top: int, ships: Callable[[Individual], Chosen], observer: Observer
 ) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
-    """The models of the best variants with their schedules, and why one is missing."""
     best = [each for _, each in found.ranked()[:top]]
     chosen, notes = list[Chosen](), list[str]()
     for place, each in enumerate(best):
@@ -185,12 +179,12 @@ def _chosen(
         except DeviceError:
             raise
         except IoschedError as error:
-            notes.append(f"Trial {each.number} is not written: {error}")
+            notes.append(f"Trial {each.number} was not written: {error}")
     return tuple(chosen), tuple(notes)
 
 
 def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: Pool, individual: Individual) -> Chosen:
-    """With the schedule that was found with the latency; or one that is found now, where latencies are estimates."""
+    """The variant with the schedule of its latency, or with a new one if latencies are estimates."""
     feedback = individual.feedback
     record = Record.from_json(feedback.record or "")
     model = replay(next((base for base in bases if base.digest == record.base), bases[0]), record)

@@ -1,4 +1,4 @@
-"""What is known of the stages of a schedule beside its file, by the profile database or by a formula.
+"""Latencies of a schedule's stages from the profile database or by computation.
 
 Nothing is measured for it.
 """
@@ -21,18 +21,18 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.unit_graph import UnitGraph
 
-_COMPUTED = "latencies of this schedule are computed: nothing was measured on this device"
-_ELSEWHERE = "the schedule was made on another machine, and what was measured there is not in this profile database"
-_OTHER_UNITS = "this machine computes other operators together than the schedule does"
+_COMPUTED = "the latencies of this schedule are predicted: nothing was measured on this device"
+_ELSEWHERE = "the schedule was made on another machine, whose measurements are not in this profile database"
+_OTHER_UNITS = "this machine joins other operators into units than the schedule"
 
 
 @dataclass(frozen=True)
 class KnownStage:
-    """What is known of a stage.
+    """Known facts about a stage.
 
     Attributes:
-        measured: its latest thorough measurement; None where it was never measured.
-        idle: the share of the lanes' time in which they wait, see `OpenModel.idle_share`; None where that is not known.
+        measured: its latest thorough measurement; None if it was never measured.
+        idle: the share of the lanes' time in which they wait, see `OpenModel.idle_share`; None if unknown.
     """
 
     measured: Measurement | None = None
@@ -41,12 +41,12 @@ class KnownStage:
 
 @dataclass(frozen=True)
 class KnownStages:
-    """What is known of all stages of a schedule.
+    """Known facts about the stages of a schedule.
 
     Attributes:
-        stages: one for each stage, in order; empty where nothing is known.
-        single_us: what operators take alone, by the operators that the device computes as one.
-        why: why nothing was measured; None where something may have been.
+        stages: one for each stage, in order; empty if unknown.
+        single_us: latencies of single units, with their operators.
+        why: why nothing was measured; None if something may have been.
     """
 
     stages: tuple[KnownStage, ...] = ()
@@ -57,16 +57,8 @@ class KnownStages:
 def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | None = None) -> KnownStages:
     """Looks up every stage of a schedule of `model`, and every operator alone; measures nothing and writes nothing.
 
-    Where teams run the schedule, all is said of one of them. For a GPU that is not attached, what operators take alone
-    is computed. Complexity: one look-up a stage and one an operator.
-
-    Args:
-        profile_db: the profile database; by default the user's own.
-
-    Raises:
-        UsageError: the file is damaged or no profile database.
-        DeviceError: a library is missing that the device of the schedule needs, or there is no specification of it.
-        InvalidModelError: onnxruntime refuses the model.
+    With teams, all latencies are of one of them. For a simulated GPU, latencies of single operators are computed.
+    Complexity: one look-up a stage and one an operator.
     """
     if document.cost == "measured" and not _is_here(document):
         return KnownStages(why=_ELSEWHERE)
@@ -79,7 +71,6 @@ def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | No
 
 
 def _is_here(document: ScheduleDocument) -> bool:
-    """Whether the schedule was made on a device like the one of its kind on this machine."""
     if runner_name("auto", document) != document.device_name:
         return False
     design = runner_design("auto", document)
@@ -113,7 +104,7 @@ def _singles(
 
 
 def in_a_row(known: KnownStages, order: Schedule) -> Schedule:
-    """`order`, of one operator a stage, with what operators take alone; those computed as one share a stage.
+    """`order`, of one operator a stage, with latencies of single operators; units share a stage.
 
     Latencies that are known in `order` stay as they are.
     """
@@ -122,7 +113,7 @@ def in_a_row(known: KnownStages, order: Schedule) -> Schedule:
 
 
 def _joined(known: KnownStages, block: Block) -> Iterator[Stage]:
-    """The stages of a block of single operators; of operators that are computed as one the first brings the others."""
+    """The stages of a block of single operators; the first operator of a unit brings the others."""
     there = {name for stage in block.stages for name in stage.operators}
     units = {members[0]: (members, latency_us) for members, latency_us in known.single_us if there.issuperset(members)}
     joined = {name for members, _ in units.values() for name in members}

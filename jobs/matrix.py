@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from iosched.jobs.matrix_cells import PRICE, SEARCH, MatrixIntervals, Price, Priced, Search, Searched, fastest
+from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Kind, Pool, Target, Task, refuse_measuring_anew
-from iosched.jobs.progress import Observer, Silence
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -31,19 +31,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class MatrixSettings:
-    """The targets, and how to search.
+    """Settings of `matrix`.
 
     Attributes:
-        devices: the devices, as `--device` takes them; each is a target at every batch size.
-        precision: what GPUs compute in: "fp32", "tf32" or "fp16".
-        launch: how GPUs are thought to be given their kernels: by one CUDA graph ("graph"), or one by one ("streams").
+        devices: the devices, as for `--device`; each is a target at every batch size.
+        precision: the precision of GPUs: "fp32", "tf32" or "fp16".
+        launch: how simulated GPUs launch kernels: by one CUDA graph ("graph") or one by one ("streams").
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        profile_db: the profile database; by default the user's own.
-        resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
-            measured elsewhere.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        profile_db: the profile database; by default the user's.
+        resume: whether to use latencies in the profile database, on simulated GPUs those of other machines.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
@@ -80,18 +79,16 @@ class MatrixTarget:
 
     Attributes:
         device: the short name of the device ("v100", "cpu", "cuda:0").
-        name: the product's name.
         batch_size: the batch size of the model's inputs.
         cost: "analytic", or "measured" on the CPU and on attached GPUs.
         schedule: the best known schedule for this target, of the model's operators.
-        proven: of what `schedule` is proven to be the best schedule by the device's latencies: of the whole graph, of
-            each block, or of nothing.
+        proven: the scope in which `schedule` is proven optimal: "whole", "blocks" or None.
         sequential_us: the latency of the sequential schedule on this target in microseconds.
         taken_from: the number of another target, if the schedule found for that one is faster here than the one found
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
-        notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
-        speedup: how many times as fast as the sequential schedule this one is; None where latencies are measured.
+        notes: notes on the origin of measured stages of a simulated GPU.
+        speedup: the speedup over the sequential schedule; None if latencies are measured.
     """
 
     device: str
@@ -107,7 +104,7 @@ class MatrixTarget:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no legal schedule of the whole graph is better."""
+        """Whether the schedule is proven optimal for the whole graph."""
         return self.proven == "whole"
 
 
@@ -120,8 +117,8 @@ class MatrixResult:
         latency_us: the latencies in microseconds, as `latency_us[executed on][optimized for]`.
         measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
             nothing was measured on elsewhere, or that are measured here.
-        intervals: where each lies, in the same places; None on targets that are measured here.
-        level: the probability with which the intervals are meant to hold what would be measured.
+        intervals: their intervals; None on measured targets.
+        level: the intended coverage probability of the intervals.
     """
 
     targets: tuple[MatrixTarget, ...]
@@ -139,8 +136,7 @@ class MatrixResult:
     def slowdown(self, executed: int, optimized: int) -> float | None:
         """Latency on target `executed` of the schedule for `optimized`, over that of its own schedule.
 
-        None if latencies are measured there: each is a sum over stages that were measured at different times, so that
-        their ratio would have no confidence interval.
+        None if measured: sums over stages from different times have no confidence interval.
         """
         if self.targets[executed].cost == "measured":
             return None
@@ -148,7 +144,7 @@ class MatrixResult:
         return self.latency_us[executed][optimized] / own if own > 0 else 1.0
 
     def is_equal(self, executed: int, optimized: int) -> bool:
-        """Whether on target `executed` the schedule for `optimized` is as fast as its own, as far as that is known."""
+        """Whether on target `executed` the schedule for `optimized` cannot be distinguished from its own."""
         known = self.intervals[executed][optimized] if self.intervals else None
         return known is not None and known.slowdown.is_equal
 
@@ -167,7 +163,6 @@ def matrix(
 
     Args:
         batches: batch sizes, each with the model bound to it; iterated once.
-        settings: the devices, and how to search.
         observer: is shown how many searches are done, and then of how many targets all schedules are priced.
         pool: whose workers search; by default this machine. On a cluster all is measured.
 
@@ -190,8 +185,6 @@ def matrix(
 
 @dataclass(frozen=True)
 class _Cell:
-    """A target, and the model at its batch size."""
-
     target: Target
     batch_size: int
     model: Model
@@ -227,14 +220,11 @@ def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: bool = False) -> 
 
 @dataclass(frozen=True)
 class _Done:
-    """Has cells done, and shows how many are."""
-
     pool: Pool
     observer: Observer
     total: int
 
     def of(self, cells: Sequence[_Cell], tasks: Sequence[Task[R]], done: int) -> list[R]:
-        """The results of tasks, in their order; raises what the first that fails raises."""
         asked = [self.pool.submit(task) for task in tasks]
         waiting = dict(zip(asked, cells, strict=True))
         try:
@@ -277,18 +267,12 @@ def _result(cells: Sequence[_Cell], found: Sequence[Searched], priced: Sequence[
 
 
 def _columns(table: Sequence[Sequence[R]], numbers: Sequence[int]) -> tuple[tuple[R, ...], ...]:
-    """The columns of these numbers, in their order."""
     return tuple(tuple(row[number] for number in numbers) for row in table)
 
 
 def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
-    """Accepts a model whose operators are those that it has at the first batch size.
-
-    Raises:
-        UsageError: they are others, so that schedules cannot change places.
-    """
     if set(first.by_name) != set(graph.by_name):
         raise UsageError(
-            f"at batch size {batch_size} the model has other operators than at the first one, so that their schedules"
-            " cannot change places: ask for one batch size at a time"
+            f"at batch size {batch_size} the model has other operators than at the first batch size, so that"
+            " schedules cannot be exchanged: use one batch size at a time"
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
 from iosched.jobs.open_model import check_schedulable
 from iosched.jobs.pool.task import Context, Kind
 from iosched.jobs.schedules import schedule_by
@@ -16,9 +16,10 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
+from iosched.scheduler.cost import Question, Remeasurable, announce
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Scope
-from iosched.scheduler.strategies import SearchStrategy
+from iosched.scheduler.schedule import Schedule, Scope, Stage, Strategy
+from iosched.scheduler.strategies import STAGE_RULES, SearchStrategy
 
 _ROUNDING = 1e-9
 
@@ -65,7 +66,6 @@ class Priced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shares: the measured fraction of each latency, from an attached GPU of this type on another machine.
         intervals: the uncertainty of each latency; ratios are to the fastest schedule.
         speedups: the speedup of each schedule over the sequential one.
-        notes: notes for the user.
     """
 
     name: str
@@ -139,10 +139,9 @@ def _opened(device: str, opening: OpenSettings, here: Context) -> OpenModel:
 
 
 def _checked(schedule: Schedule, operators: Mapping[str, object]) -> Schedule:
-    """Returns the schedule after checking that it contains each operator of the model exactly once."""
     names = [name for stage in schedule.stages for name in stage.operators]
     if sorted(names) != sorted(operators):
-        raise UsageError("a schedule that was sent is not one of the model's operators")
+        raise UsageError("a received schedule does not have exactly the operators of the model")
     return schedule
 
 
@@ -153,3 +152,46 @@ def _check_stopped(here: Context) -> None:
 
 SEARCH = Kind("search", Search, Searched, _search)
 PRICE = Kind("price", Price, Priced, _price)
+
+
+def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
+    """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
+    stages = tuple(opened.units.stages(schedule))
+    announce(opened.cost, [Question(stage, "again") for stage in stages])
+    return sum(stage_latency_us(opened, stage) for stage in stages)
+
+
+def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
+    """Latency in microseconds of a stage of units; if it cannot be merged on this device, of its groups side by side.
+
+    A measured stage counts with its second measurement (`Remeasurable`). The first one is too low on average for the
+    stages that a search chose by it, which would favour the schedule that was found with these latencies.
+    """
+    if opened.here is not None:
+        return measured_stage_us(opened.here.cost, stage)
+    return opened.cost.stage_latency_us(_runnable(opened, stage))
+
+
+def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
+    """The stages that a device which is not attached would run; they take `schedule_latency_us`."""
+    return tuple(_runnable(opened, stage) for stage in opened.units.stages(schedule))
+
+
+def _runnable(opened: OpenModel, stage: Stage) -> Stage:
+    refusal = STAGE_RULES[stage.strategy].refusal(opened.graph, stage.operators)
+    return stage if refusal is None else _side_by_side(stage)
+
+
+def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
+    """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `ImportedProfile`."""
+    return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
+
+
+def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:
+    """The second measurement of a stage in microseconds; if it cannot be merged here, of its groups side by side."""
+    latency_us = cost.remeasure(stage)
+    return cost.remeasure(_side_by_side(stage)) if math.isinf(latency_us) else latency_us
+
+
+def _side_by_side(stage: Stage) -> Stage:
+    return replace(stage, strategy=Strategy.CONCURRENT)

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
@@ -19,26 +19,25 @@ from iosched.scheduler.teams import Teams
 
 
 @dataclass(frozen=True)
-class Lent:
-    """What somebody who has many jobs done lends to each of them.
+class SharedResources:
+    """Resources shared between jobs.
 
     Attributes:
-        database: the profile database, which stays open; None where each job opens its own.
-        ahead: is called with a model once it is open; makes what answers the questions of a search ahead
-            (`scheduler.search`), or returns None where nobody does.
+        database: the open profile database; None if each job opens its own.
+        ahead: makes a prefetcher for an open model (`scheduler.search`), or returns None.
         counts_opening: whether opening the model counts towards a budget.
     """
 
     database: ProfileDatabase | None = None
-    ahead: Callable[[OpenModel, Pace], Prefetchable | None] | None = None
+    ahead: Callable[[OpenModel, TimeBudget], Prefetchable | None] | None = None
     counts_opening: bool = True
 
-    def ahead_on(self, open_model: OpenModel, pace: Pace) -> Prefetchable | None:
-        """What answers questions about a model that is open ahead; None where nobody does."""
-        return None if self.ahead is None else self.ahead(open_model, pace)
+    def ahead_on(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
+        """The prefetcher of an open model, if any."""
+        return None if self.ahead is None else self.ahead(open_model, time_budget)
 
 
-NOTHING_LENT = Lent()
+NO_SHARED_RESOURCES = SharedResources()
 
 
 @contextmanager
@@ -49,22 +48,16 @@ def opened(
     profile_db: Path | None,
     *,
     writes: bool = True,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> Iterator[OpenModel]:
     """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
-        profile_db: the profile database; by default the user's own.
-        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
-        lent: has a profile database that takes the place of both, if any.
-
-    Raises:
-        UsageError: a setting is wrong, or the file is damaged or no profile database.
-        InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device cannot place the model, or a library is missing.
+        writes: whether to store measurements, and to create a missing database.
+        shared: may have a profile database to use instead.
     """
-    if lent.database is not None:
-        with closing(device.open(model, settings, lent.database)) as open_model:
+    if shared.database is not None:
+        with closing(device.open(model, settings, shared.database)) as open_model:
             yield open_model
         return
     with (
@@ -81,11 +74,7 @@ def profile_database(
     """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
 
     Args:
-        profile_db: the profile database; by default the user's own.
-        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
-
-    Raises:
-        UsageError: the file is damaged or no profile database.
+        writes: whether to store measurements, and to create a missing database.
     """
     path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
     was_made = path is not None and is_there(path)
@@ -99,20 +88,16 @@ def profile_database(
 
 
 def check_schedulable(opened: OpenModel) -> None:
-    """Accepts a model that schedules can be found for.
-
-    Raises:
-        UsageError: its inputs have no fixed size, or it computes nothing.
-    """
+    """Raises `UsageError` if the model cannot be scheduled."""
     if not opened.is_schedulable:
         raise UsageError(
-            "there is no schedule to measure: this model's inputs have no fixed size, as texts have none,\n"
-            "or it computes nothing. 'iosched run' runs it on plain onnxruntime."
+            "nothing to schedule: the model has inputs without a fixed size, such as strings, or no operators.\n"
+            "Run it on plain onnxruntime with 'iosched run'."
         )
 
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
-    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
+    """The model as opened for one of the schedule's teams, and the teams; the whole model without teams."""
     if opened.teams is None or document.shipped != "iosched":
         return opened, None
     teams = document.teams_on(attached(opened).cost.lanes)

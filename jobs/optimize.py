@@ -7,20 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from iosched.jobs.comparison import Comparison, comparing
-from iosched.jobs.fallback import shipped_plain
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.measured_stages import measured_stages_notes
-from iosched.jobs.open_model import NOTHING_LENT, Lent, opened
-from iosched.jobs.output_check import checked
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult, result_of
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, opened
+from iosched.jobs.optimizing.comparison import Comparison, comparing
+from iosched.jobs.optimizing.fallback import shipped_plain
+from iosched.jobs.optimizing.measured_stages import measured_stages_notes
+from iosched.jobs.optimizing.output_check import checked
+from iosched.jobs.optimizing.result import OptimizeResult, result_of
+from iosched.jobs.optimizing.throughput import best_throughput
+from iosched.jobs.optimizing.verdict import (
+    Verdict,
+    measured_verdict,
+    predicted_verdict,
+    reduced_verdict,
+    unscheduled_verdict,
+)
+from iosched.jobs.optimizing.whole_models import keep_whole
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.throughput import best_throughput
-from iosched.jobs.time_budget import Pace
-from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, reduced_verdict, unscheduled_verdict
-from iosched.jobs.whole_models import keep_whole
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
@@ -48,14 +53,14 @@ def optimize(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
+    """Finds the fastest way to run `model` on a attached device or, by the analytic model, on another GPU.
 
-    On the CPU, the schedule that is found is measured in turn with the sequential and the greedy schedule, with plain
-    onnxruntime in its best setting, and with OpenVINO where that is installed. A schedule ships only if it is faster
-    than both beyond the noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is
-    found has to beat the sequential schedule in one CUDA graph in the same way.
+    On the CPU, the schedule that is found is measured interleaved with the sequential and the greedy schedule, with
+    plain onnxruntime in its best setting, and with OpenVINO if installed. A schedule ships only if it is faster than
+    both beyond noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is found
+    has to beat the sequential schedule in one CUDA graph in the same way.
 
     A stage that fails is left out of the search. If a whole plan fails on the CPU, plain onnxruntime ships; on an
     attached GPU one operator after another is tried. With `settings.strict` both are errors.
@@ -63,11 +68,8 @@ def optimize(
     With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
 
     Args:
-        model: the model.
-        settings: what to optimize for, and how hard to try.
-        observer: is shown the progress.
-        interrupt: holds back interruptions of the search; by default they are raised at once.
-        lent: what takes the place of what is opened here.
+        interrupt: defers interruptions of the search; by default they are raised at once.
+        shared: resources shared with other jobs.
 
     Raises:
         UsageError: a setting is wrong.
@@ -77,8 +79,8 @@ def optimize(
         ExecutionError: onnxruntime fails to run the model, or on a GPU a kernel fails; with `settings.strict` a
             `PlanError` if a plan fails on the CPU.
         ResourceError: the machine lacks memory, threads or disk space.
-        MismatchError: what was found computes something else than onnxruntime, on a GPU or with `settings.strict`.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
+        MismatchError: outputs differ from onnxruntime's, on a GPU or with `settings.strict`.
+        KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
     if settings.strategy not in NAMES:
         raise UsageError(f"unknown strategy {settings.strategy!r}")
@@ -90,7 +92,7 @@ def optimize(
     _log.info("optimize %r on %s: %s", model.name, device.info.name, settings.words)
     started, attempt = time.monotonic(), Faults()
     with attempt.contained(model.name):
-        return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), lent, started)
+        return _optimized(model, settings, device, observer or Silence(), interrupt or Uninterrupted(), shared, started)
     result = shipped_plain(attempt.found[model.name], model, settings, device, started)
     return replace(result, notes=(*remarks(settings.device), *result.notes))
 
@@ -101,41 +103,42 @@ def _optimized(
     device: ProfiledDevice,
     observer: Observer,
     interrupt: Interrupt,
-    lent: Lent,
+    shared: SharedResources,
     started: float,
 ) -> OptimizeResult:
-    with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
-        started = started if lent.counts_opening else time.monotonic()
+    with opened(device, model, settings.opening, settings.profile_db, shared=shared) as open_model:
+        started = started if shared.counts_opening else time.monotonic()
         baselines = open_model.baselines
         least = LEAST_SAMPLES if settings.objective == "throughput" else LEAST_ROUNDS
-        pace = Pace(settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least)
-        result = _Job(model, settings, open_model, observer, pace, lent.ahead_on(open_model, pace)).run()
+        time_budget = TimeBudget(
+            settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least
+        )
+        result = _Job(
+            model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
+        ).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `optimize`, with all that its steps need."""
-
     model: Model
     settings: OptimizeSettings
     opened: OpenModel
     observer: Observer
-    pace: Pace
+    time_budget: TimeBudget
     ahead: Prefetchable | None
 
     def run(self) -> OptimizeResult:
-        """Searches a schedule, compares it with others, and decides which one ships."""
-        with self.pace.interrupt.holding():
+        with self.time_budget.interrupt.holding():
             if self.settings.objective == "throughput" and self.opened.is_schedulable:
                 here = attached(self.opened)
-                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
+                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
             found, verdict, search_seconds = self._decided()
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
-        """What ships, and the seconds that the search took; one operator after another if no other plan runs here."""
+        """What ships and the seconds of the search; one operator after another if no other plan runs."""
         here = self.opened.here
         has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
@@ -143,21 +146,20 @@ class _Job:
             return self._searched_and_compared()
         found = unsearched(sequential(self.opened.graph))
         with self._comparing() as comparison:
-            return found, self._verdict(found, comparison).noting(attempt.notes), self.pace.seconds
+            return found, self._verdict(found, comparison).noting(attempt.notes), self.time_budget.seconds
 
     def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
-        """What was found, and the verdict on it; what needs no search is compared before."""
         with self._comparing() as comparison:
             if comparison is not None and self.settings.schedule_from is None:
                 self._compare_unsearched(comparison)
             found = self._searched()
-            search_seconds = self.pace.seconds
+            search_seconds = self.time_budget.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
-            self.pace.ask()
+            self.time_budget.ask()
             return found, self._verdict(found, comparison), search_seconds
 
     def _compare_unsearched(self, comparison: Comparison) -> None:
-        """Compares what needs no search, where a CPU runs it, there is time, and all may stay open meanwhile."""
+        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open meanwhile."""
         plain = self.opened.baselines.onnxruntime
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         is_reduced = self.opened.baselines.only_way is not None
@@ -165,26 +167,25 @@ class _Job:
             return
         if self.settings.strict:
             return  # the search names the operators of a stage that fails, a whole model does not
-        if self.pace.has_time_before_the_search:
-            self.observer.progress(0, None, "comparing what needs no search")
+        if self.time_budget.has_time_before_the_search:
+            self.observer.progress(0, None, "comparing baselines")
             comparison.of(None, 0.0)
 
     @contextmanager
     def _comparing(self) -> Iterator[Comparison | None]:
-        """The comparison of whole models; None where none runs here."""
         here = self.opened.here
         if here is None:
             yield None
             return
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
-        with comparing(latencies, here, self.pace, self.observer, Faults(self.settings.strict)) as comparison:
+        with comparing(latencies, here, self.time_budget, self.observer, Faults(self.settings.strict)) as comparison:
             yield comparison
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
         here = self.opened.here
         cost = here.cost if cost is None and here is not None else cost
         of_model = self.model, self.settings, self.opened.device, here
-        result = result_of(*of_model, found, verdict, cost, self.pace.seconds)
+        result = result_of(*of_model, found, verdict, cost, self.time_budget.seconds)
         counts = result.measurements, result.cache_hits, result.seconds
         _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
         _log.info("ships %s: %s", result.shipped, result.reason)
@@ -192,10 +193,10 @@ class _Job:
 
     def _searched(self) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
-            raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
+            raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
+        return schedule_asked_for(self.opened, self.settings, self.observer, self.time_budget.deadline, self.ahead)
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here
@@ -205,10 +206,10 @@ class _Job:
             share = verdict.running.runtime.get("measured_share")
             return verdict.noting(measured_stages_notes(self.opened, self.settings, share))
         if here.baselines.only_way is not None:
-            return reduced_verdict(here, here.baselines.only_way, found, self.pace, comparison)
+            return reduced_verdict(here, here.baselines.only_way, found, self.time_budget, comparison)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        compared = comparison.of(found.schedule, self.pace.deciding_s(self.pace.seconds))
-        verdict = measured_verdict(here, found, compared, self.pace)
+        compared = comparison.of(found.schedule, self.time_budget.deciding_s(self.time_budget.seconds))
+        verdict = measured_verdict(here, found, compared, self.time_budget)
         keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

@@ -1,4 +1,4 @@
-"""The job `optimize` for several batch sizes: a schedule for each, and what to do where one of them fails."""
+"""The job `optimize` for several batch sizes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.jobs.annotate import annotated_batches
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult
-from iosched.jobs.schedule_fit import taken_over
+from iosched.jobs.optimizing.result import OptimizeResult
+from iosched.jobs.schedule_selection import taken_over
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.dynamic_batch import DynamicBatchModel
@@ -23,30 +22,26 @@ from iosched.scheduler.batch_schedules import MAX_SIZES, BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 
 OptimizeOne = Callable[[Model, OptimizeSettings, Observer, Interrupt], OptimizeResult]
-"""What optimizes the model at one batch size."""
+"""Optimizes the model at one batch size."""
 
 
 @dataclass(frozen=True)
 class _Prefixed:
-    """An observer that is told which batch size the progress is of."""
-
     observer: Observer
     batch_size: int
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Hands the progress on."""
         self.observer.progress(done, total, f"batch {self.batch_size}: {text}")
 
 
 @dataclass(frozen=True)
 class BatchesResult:
-    """What came of each batch size.
+    """The results by batch size.
 
     Attributes:
-        model: the model.
         schedules: the schedules of those that succeeded.
         results: their results by batch size, ascending.
-        failed: what went wrong by batch size.
+        failed: errors by batch size.
         left: the batch sizes whose turn had not come when the user interrupted.
     """
 
@@ -77,12 +72,10 @@ def optimize_batches(
     """Finds the fastest way to run `model` at each batch size, one after another, the smallest first.
 
     Args:
-        model: the model.
         batch_sizes: two or more.
-        settings: what to optimize for; `budget_s` is for all batch sizes together, of which each gets an equal part of
-            what is left when its turn comes. `schedule_from` is not looked at: see `schedules_from`.
-        observer: is shown the progress.
-        interrupt: holds back interruptions; where the user wants the best schedule known, no further size is begun.
+        settings: what to optimize for; `budget_s` is shared by all batch sizes. `schedule_from` is ignored, see
+            `schedules_from`.
+        interrupt: defers interruptions; no further size is begun if the user accepts the best known schedules.
         schedules_from: schedules of a model of the same structure, the nearest of which is used at each batch size
             instead of searching for one.
         one: optimizes the model at one batch size; by default `optimize`.
@@ -91,11 +84,11 @@ def optimize_batches(
         UsageError: a setting is wrong, or there are too many batch sizes.
         InvalidModelError: the model cannot run at one of the batch sizes; nothing is searched then.
         InvalidScheduleError: `schedules_from` were made for another structure, shape or type; likewise.
-        What `optimize` raises: where no batch size succeeds, and where the user interrupts.
+        Errors of `optimize`, if no batch size succeeds or the user interrupts.
     """
     sizes = sorted(set(batch_sizes))
     if not sizes or sizes[0] < 1 or len(sizes) > MAX_SIZES:
-        raise UsageError(f"give one to {MAX_SIZES} batch sizes, each of them positive")
+        raise UsageError(f"expected 1 to {MAX_SIZES} positive batch sizes")
     models = {size: model.at(size) for size in sizes}  # what cannot run is told before anything is measured
     sources = {size: None if schedules_from is None else taken_over(schedules_from, models[size]) for size in sizes}
     observer, held = observer or Silence(), interrupt or Uninterrupted()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.pool.messages import Progress, Step
 from iosched.jobs.pool.task import Context, Kind, Pool, Task, outcome
-from iosched.jobs.progress import Observer, Silence
-from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 
@@ -39,13 +38,6 @@ def optimize_on(
 
     Args:
         settings: `device` is a device of the cluster. The pool's profile database is used.
-
-    Raises:
-        UsageError: a setting is invalid, or the cluster has no such device.
-        DeviceError: the cluster cannot be reached, or lacks a library.
-        DeviceLostError: all workers of the device were lost.
-        ExecutionError: too many workers were lost with this model, or the budget ended without a result.
-        KeyboardInterrupt: the user wants no result.
     """
     target = pool.target(settings.device, may_simulate=False)
     held, shown = interrupt or Uninterrupted(), observer or Silence()

@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the versions, the command, the seeds and the time."""
+"""Where results and schedule files come from: the machine, the versions, the command, the seeds and the time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
+from typing import TYPE_CHECKING
 
 from iosched.models.version import iosched_commit, iosched_version
 from iosched.profiler.devices.facts import package_version
 from iosched.runtime.cores import allowed_cpus, cpu_quota
+from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.processor import read_processor
+from iosched.scheduler import document_format as file
+from iosched.scheduler.document import ScheduleDocument, model_dtype
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.devices.device import AttachedModel
+    from iosched.runtime.device import Device
+    from iosched.scheduler.pruning import Pruning
+    from iosched.scheduler.schedule import Schedule
+    from iosched.scheduler.search import SearchResult
+    from iosched.scheduler.strategies import RecordedStrategy
 
 _PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),
@@ -22,7 +35,7 @@ _PACKAGES = (
 """Those that compute or measure something."""
 
 _OF_THE_MOMENT = ("cores", "quota", "kernel")
-"""What the same machine may have otherwise tomorrow, and files leave out that are compared byte by byte."""
+"""Facts that change on the same machine, left out of files that are compared byte by byte."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +44,9 @@ class Machine:
 
     Attributes:
         cpu: the product's name of its processor.
-        design: what tells processors of that name apart, see `Processor.design`.
+        design: see `Processor.design`.
         cores: the numbers of the processors that this process may use.
-        quota: how many cores' time it may use, where that is limited.
+        quota: the CPU quota in cores, if limited.
         processors: how many the machine has.
         memory_nbytes: of the machine.
         system: of the machine ("Linux").
@@ -58,9 +71,9 @@ class Provenance:
 
     Attributes:
         machine: where it was computed.
-        versions: of iosched and its commit where that is known, of Python, and of the packages that take part.
-        seeds: what random numbers were drawn from, by what they are for.
-        command: the words of the command line, as they were typed; None where it was no command.
+        versions: of iosched, its commit if known, Python and libraries.
+        seeds: seeds by purpose.
+        command: the words of the command line, as they were typed; None if it was no command.
         time: of the result, in UTC, as in ISO 8601.
     """
 
@@ -71,7 +84,7 @@ class Provenance:
     time: str | None = None
 
     def as_kept(self) -> dict[str, object]:
-        """What does not change from call to call, for files of which the same database makes the same bytes."""
+        """The constant part, for files that are reproducible byte by byte."""
         machine = {key: value for key, value in asdict(self.machine).items() if key not in _OF_THE_MOMENT}
         return {"machine": machine, "versions": dict(self.versions), "seeds": dict(self.seeds)}
 
@@ -80,7 +93,7 @@ def provenance(seeds: Mapping[str, int] = {}, command: Sequence[str] | None = No
     """Where a result comes from that is made here and now.
 
     Args:
-        seeds: what random numbers are drawn from, by what they are for.
+        seeds: seeds by purpose.
         command: the words of the command line, without secrets.
     """
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -104,10 +117,41 @@ def machine_here() -> Machine:
 
 
 def versions_here() -> dict[str, str]:
-    """The versions of what is installed here; nothing is imported for it."""
+    """Versions of installed packages, without importing them."""
     try:
         own = {"iosched": iosched_version()}
     except PackageNotFoundError:  # found on Python's path alone
         own = {}
     known = {"commit": iosched_commit(), **{name: package_version(name) for name in _PACKAGES}}
     return {**own, "python": platform.python_version(), **{name: text for name, text in known.items() if text}}
+
+
+def document_from(model: Model, device: Device, here: AttachedModel | None, schedule: Schedule) -> ScheduleDocument:
+    """A schedule file with model, device, machine and versions, without the search.
+
+    If latencies are computed, it has no machine and is the same everywhere.
+
+    Args:
+        here: the model as it was open there, if the device is attached.
+    """
+    return ScheduleDocument(
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
+        dtype=model_dtype(model.graph),
+        device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
+        schedule=schedule,
+        cost=device.info.cost_kind,
+        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
+        structure=model.structure,
+        provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
+    )
+
+
+def search_record(
+    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: AttachedModel | None
+) -> file.SearchRecord:
+    """The search in a schedule file; `here` is the open model on an attached device."""
+    signatures = found.measured if here is None else here.cost.signatures
+    counts = file.Counts(found.states, found.transitions, found.stages, signatures)
+    return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

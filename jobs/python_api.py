@@ -9,12 +9,10 @@ from typing import TypedDict, Unpack
 
 from iosched.jobs import optimize as job
 from iosched.jobs import optimize_batches as job_batches
-from iosched.jobs.interrupt import Interrupt
-from iosched.jobs.loaded import read
+from iosched.jobs.loading.model import read
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize_batches import BatchesResult
-from iosched.jobs.optimized_model import OptimizedModel
-from iosched.jobs.progress import Observer
-from iosched.jobs.result import OptimizeResult
+from iosched.jobs.optimizing.result import OptimizedModel, OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError
@@ -61,7 +59,7 @@ def optimize(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     **words: Unpack[OptimizeWords],
 ) -> OptimizeResult:
-    """Finds the fastest way to run a model on a device of this machine or, by the analytic model, on another GPU.
+    """Finds the fastest way to run a model on a attached device or, by the analytic model, on another GPU.
 
     >>> result = iosched.optimize("model.onnx", device="v100", batch_size=1)
     >>> result.cost
@@ -73,9 +71,8 @@ def optimize(
 
     Args:
         model: a path, the bytes of a file, or a model that is loaded.
-        settings: what to optimize for, and how hard to try; or `words` instead.
-        observer: is shown the progress.
-        interrupt: holds back interruptions of the search; by default they are raised at once.
+        settings: the settings; or `words` instead.
+        interrupt: defers interruptions of the search; by default they are raised at once.
         batch_size: the first dimension of every input, for a model that is not loaded yet.
         input_shapes: full shapes of inputs by name, for a model that is not loaded yet.
         **words: options of the command line: `device="cpu"`, `threads=2`, `budget=60`, and so on.
@@ -86,7 +83,7 @@ def optimize(
         InvalidModelError: the file is no model that can be run, or onnxruntime refuses it.
         DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
         ExecutionError: a kernel fails on a GPU.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
+        KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
     asked = _settings(settings, words)
     loaded = read(model, batch_size=batch_size, input_shapes=input_shapes)
@@ -114,8 +111,7 @@ def optimize_batches(
     (4, 16, 6, 6)
 
     Args:
-        source: the path of a model, or the bytes of one. Its batch is what stands first in its inputs.
-        batch_sizes: the batch sizes.
+        source: the path of a model, or the bytes of one. Its batch is the first dimension of its inputs.
         settings, observer, interrupt, words: as `optimize` takes them; a budget is for all batch sizes together.
         input_shapes: full shapes of inputs by name, as they are at one of the batch sizes.
         schedules_from: schedules of a model of the same structure, the nearest of which is used at each batch size
@@ -125,8 +121,8 @@ def optimize_batches(
         UsageError: a setting is wrong, or the model has no batch.
         InvalidModelError: the file is no model that can be run at these batch sizes.
         InvalidScheduleError: the given schedules were made for another structure, shape or type.
-        DeviceError, ExecutionError: no batch size succeeded; what fails at some is in the result.
-        KeyboardInterrupt: the user interrupts, and does not want the best schedules known.
+        DeviceError, ExecutionError: no batch size succeeded; partial failures are in the result.
+        KeyboardInterrupt: the user interrupts and declines the best schedules known.
     """
     asked = _settings(settings, words)
     unbound = read_unbound(source)
@@ -138,7 +134,7 @@ def optimize_batches(
 
 def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> OptimizeSettings:
     if settings is not None and words:
-        raise UsageError(f"settings and {min(words)}= are both given: put it into the settings")
+        raise UsageError(f"settings and {min(words)}= are both given: set it in the settings")
     fields = {"budget": "budget_s", "gap": "gap_percent"}
     named = {fields.get(name, name): value for name, value in words.items()}
     if (database := words.get("profile_db")) is not None:

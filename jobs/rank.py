@@ -1,4 +1,4 @@
-"""The job `rank`: what each of many models costs on each of several devices."""
+"""The job `rank`: latencies of many models on several devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Budget, Pending, Pool, Target, refuse_measuring_anew
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
@@ -26,7 +26,7 @@ from iosched.profiler.store.database import default_path
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 Source = Model | Callable[[], Model]
-"""A model, or what loads it when its turn comes, so that a hundred need not be in memory together."""
+"""A model, or a function that loads it when needed, to save memory."""
 
 
 class UnreachedError(IoschedError):
@@ -35,18 +35,18 @@ class UnreachedError(IoschedError):
 
 @dataclass(frozen=True)
 class RankSettings:
-    """The devices, and how latencies are found.
+    """Settings of `rank`.
 
     Attributes:
-        devices: the devices, as `--device` takes them.
-        measure: what is measured on devices that are here: whole models ("models"), their stages alone ("stages"), or
-            nothing ("none"). On a GPU that is not attached latencies are computed.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        precision: what devices compute in.
-        launch: how GPUs that are not attached are thought to be given their kernels.
+        devices: the devices, as for `--device`.
+        measure: measures whole models ("models"), only stages ("stages") or nothing ("none") on attached devices. On a
+            simulated GPU latencies are computed.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        precision: the precision.
+        launch: how simulated GPUs launch kernels.
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
-        profile_db: the profile database; by default the user's own.
-        resume: whether the latencies in the database are used.
+        profile_db: the profile database; by default the user's.
+        resume: whether to use the latencies in the database.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
     """
 
@@ -79,12 +79,10 @@ class RankRow:
     """A model on a device.
 
     Attributes:
-        model: the name of the model.
-        device: the short name of the device.
-        cost: its latency there; None where there is none.
-        failure: what was raised instead; None where there is a latency.
-        flops: operations in one run; None where the model cannot be read.
-        params: how many numbers its weights have; None where it cannot be read.
+        cost: its latency there; None if there is none.
+        failure: the error; None if there is a latency.
+        flops: operations in one run; None if the model cannot be read.
+        params: how many numbers its weights have; None if it cannot be read.
     """
 
     model: str
@@ -96,7 +94,7 @@ class RankRow:
 
     @property
     def latency_us(self) -> float:
-        """The latency; infinite where there is none."""
+        """The latency; infinite if there is none."""
         return math.inf if self.cost is None else self.cost.latency_us
 
     @property
@@ -106,7 +104,7 @@ class RankRow:
 
     @property
     def error(self) -> str | None:
-        """Why there is no latency, in one line; None where there is one."""
+        """Why there is no latency, in one line; None if there is one."""
         if self.failure is None:
             return None
         text, kind = " ".join(str(self.failure).split()), type(self.failure).__name__
@@ -115,13 +113,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Models on devices, device by device, the fastest first, and those without a latency at the end.
-
-    Attributes:
-        rows: a row for each model on each device.
-        seconds: how long all took.
-        notes: sentences that a user should read.
-    """
+    """Rows by device, the fastest first, those without a latency last."""
 
     rows: tuple[RankRow, ...]
     seconds: float
@@ -129,7 +121,7 @@ class RankResult:
 
     @property
     def failure(self) -> Exception | None:
-        """What was raised for the first row, if no row has a latency; else None."""
+        """The error of the first row, if no row has a latency."""
         return self.rows[0].failure if all(row.failure for row in self.rows) else None
 
     @property
@@ -163,15 +155,14 @@ def rank(
     observer: Observer | None = None,
     pool: Pool | None = None,
 ) -> RankResult:
-    """Finds what each model costs on each device, and sorts the models by it.
+    """Sorts models by their latency on each device.
 
-    Stages that are alike in several models are measured once. A model that cannot be read or run is a row that says
-    why. What was measured is kept: a call that was interrupted goes on where it was.
+    Equal stages of several models are measured once. A model that cannot be read or run is a row with the error.
+    Measurements are stored, so an interrupted call continues.
 
     Args:
-        models: by name; those that have to be loaded are loaded as their turns come.
-        settings: the devices, and how latencies are found.
-        observer: is shown how many models on how many devices are done.
+        models: by name; functions are called when needed.
+        observer: is shown the number of finished rows.
         pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
             that the cluster lacks.
 
@@ -182,7 +173,10 @@ def rank(
         RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` that has the rows that were done.
         KeyboardInterrupt: the user interrupts before there is one.
     """
-    _check_asked(models, settings)
+    if not models:
+        raise UsageError("no model to rank: name at least one")
+    if settings.measure not in MEASURES:
+        raise UsageError(f"unknown measure {settings.measure!r}: choose from {', '.join(MEASURES)}")
     if pool is not None:
         refuse_measuring_anew(settings.resume)
         return _ranked(pool, models, settings, observer)
@@ -197,21 +191,9 @@ def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, ob
     by_device = {target.device: target for target in reversed(targets)}
     devices = tuple(dict.fromkeys(by_device[target.device] for target in targets))
     if not devices:
-        raise UsageError("there is no device to rank models on")
+        raise UsageError("no device to rank models on: name at least one")
     budget = pool.budget(settings.budget_s)
     return _Ranking(pool, settings, devices, models, observer or Silence(), time.monotonic(), budget).of()
-
-
-def _check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
-    """Accepts what can be asked for.
-
-    Raises:
-        UsageError: there is no model, or a setting is wrong.
-    """
-    if not models:
-        raise UsageError("there is no model to rank")
-    if settings.measure not in MEASURES:
-        raise UsageError(f"unknown measure {settings.measure!r}: there are {', '.join(MEASURES)}")
 
 
 def loaded(source: Source) -> Model | Exception:
@@ -235,13 +217,13 @@ def limited(settings: RankSettings, device: str, started: float, left: float) ->
     on_device = settings.on(device)
     budget_s = share_s(on_device.budget_s, started, max(left, 1))
     if budget_s == 0:
-        raise UsageError("there was no time left for this model: give a larger --budget")
+        raise UsageError("no time was left for this model: use a larger --budget")
     return replace(on_device, budget_s=budget_s)
 
 
 @contextmanager
 def _shared(settings: RankSettings) -> Iterator[RankSettings]:
-    """The settings with a profile database that all models share, also where none is to be kept."""
+    """The settings with a database that all models share, temporary if none is to be kept."""
     if (settings.profile_db or default_path()) is not None:
         yield settings
         return
@@ -251,13 +233,6 @@ def _shared(settings: RankSettings) -> Iterator[RankSettings]:
 
 @dataclass(eq=False)
 class _Ranking:
-    """One call of `rank`.
-
-    Attributes:
-        rows: those that are done, by model and device.
-        asked: those that a worker has, or will have.
-    """
-
     pool: Pool
     settings: RankSettings
     devices: tuple[Target, ...]
@@ -269,7 +244,6 @@ class _Ranking:
     asked: dict[Pending[ModelCost], RankRow] = field(default_factory=dict)
 
     def of(self) -> RankResult:
-        """Ranks the models."""
         try:
             for name, source in self.models.items():
                 model = loaded(source)
@@ -291,13 +265,13 @@ class _Ranking:
 
     @property
     def _most(self) -> int:
-        """How many rows are asked for at a time: a worker never waits for a model to be read."""
+        """The number of rows asked for at a time, so that no worker waits for a model to be read."""
         workers = sum(self.pool.n_up([device]) for device in {each.workers for each in self.devices})
         return (1 + self.pool.n_spare) * workers
 
     @property
     def _began(self) -> float:
-        """When the budget began to count: now, as long as it has not."""
+        """When the budget began to count; now, if it has not."""
         began = None if self.budget is None else self.budget.opened_s
         return time.monotonic() if began is None else began
 
@@ -321,7 +295,6 @@ class _Ranking:
             self._done(replace(row, failure=error))
 
     def _take(self) -> None:
-        """Takes the rows that are done, or waits a moment for one."""
         self.pool.wait(tuple(self.asked))
         for pending in [each for each in self.asked if each.is_done]:
             row = self.asked.pop(pending)
@@ -341,7 +314,6 @@ class _Ranking:
             self.pool.stop(pending, "now")
 
     def _result(self) -> RankResult:
-        """The rows device by device, the fastest first."""
         found = [
             self.rows.get((name, target.device)) or RankRow(name, target.device, failure=UnreachedError("interrupted"))
             for target in self.devices

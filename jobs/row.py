@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iosched.profiler.baselines.names import ON_CPU, ON_GPU
 from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.scheduler.strategies import COMPARED, MEANINGS, ONE_SESSION
 
 
 @dataclass(frozen=True)
@@ -12,14 +14,13 @@ class Row:
     """An alternative that was compared with others.
 
     Attributes:
-        name: the alternative's name.
-        latency: of one run, in a row with others; without samples where it is computed.
-        how: what runs it, for people.
-        in_flight: how many runs go on at the same time, each of which takes `latency`.
+        latency: of one of consecutive runs; without samples if computed.
+        how: a description of the way, for display.
+        in_flight: the number of concurrent runs, each of which takes `latency`.
         over_sequential: the speed-up over one operator after another, of the time from the end of one run to that of
-            the next; None where it is not known.
+            the next; None if unknown.
         over_baseline: the same over the baseline that was named; None if none was.
-        images: how many images a run has.
+        images: the number of images in a run.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Row:
 
     @property
     def low_us(self) -> float | None:
-        """Lower end of the interval of the latency; None where it is not known."""
+        """Lower end of the interval of the latency; None if unknown."""
         return None if self.latency.interval is None else self.latency.interval.low
 
     @property
@@ -47,12 +48,12 @@ class Row:
 
     @property
     def samples_us(self) -> tuple[float, ...]:
-        """What was measured in a row, round by round; sample k of every row is of round k."""
+        """Latencies of consecutive runs; sample k of every row is from round k."""
         return self.latency.samples_us
 
     @property
     def rested_us(self) -> float | None:
-        """The median of the first runs after a rest; None if they were not measured."""
+        """The median of the first runs after idle time; None if they were not measured."""
         return None if self.latency.rested is None else self.latency.rested.median_us
 
     def per_second(self, count: int) -> float | None:
@@ -111,7 +112,7 @@ class Row:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as one operator after another, see `over_sequential`; None where it is not known."""
+        """Speedup over one operator after another, see `over_sequential`; None if unknown."""
         return None if self.over_sequential is None else self.over_sequential.value
 
     @property
@@ -126,5 +127,15 @@ class Row:
 
     @property
     def speedup_over_baseline(self) -> float | None:
-        """How many times as fast as the baseline, see `over_baseline`; None where it is not known."""
+        """Speedup over the baseline, see `over_baseline`; None if unknown."""
         return None if self.over_baseline is None else self.over_baseline.value
+
+
+ROWS: dict[str, str] = {
+    "iosched": "the choice of 'optimize' for this model",
+    **{name: MEANINGS[name] for name in COMPARED},
+    ONE_SESSION: "one operator after another, in a single onnxruntime session",
+    **ON_CPU,
+    **ON_GPU,
+}
+"""Descriptions of rows by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from iosched.jobs.other_device import warn_of_other_device
-from iosched.models.errors import UsageError
+from iosched.models.errors import OtherDeviceWarning, UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.profiler.devices.resolve import runner
+from iosched.profiler.devices.resolve import runner, runner_design, runner_name
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
 from iosched.runtime.executor import Executor, TracedRuns
@@ -53,11 +54,11 @@ class RunResult:
         timing: the latency of the runs after the first one.
         check: how the outputs compare with those of onnxruntime; None if that was not asked for, or if they differ from
             run to run.
-        description: a line that says how the model ran.
-        notes: sentences that a user should read about how the model ran.
+        description: how the model ran.
+        notes: notes about how the model ran.
         trace: when each task of one of the timed runs ran; None if that was not asked for.
-        first_difference: the first operator that computes something else than onnxruntime, where outputs differ; None
-            where they do not, or where they were right in another run.
+        first_difference: the first operator that computes other values than onnxruntime, where outputs differ; None if
+            none does, or if outputs were correct in another run.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -70,7 +71,7 @@ class RunResult:
 
 
 def _silent(_: str) -> None:
-    """Tells nobody."""
+    """Ignores the text."""
 
 
 def run(
@@ -92,25 +93,22 @@ def run(
     Where outputs differ, the first operator is looked for that does, which runs the model several times more.
 
     Args:
-        model: the model.
         document: its schedule; None if it has none.
-        inputs: arrays by the names of inputs.
-        repeats: how many runs are timed.
+        repeats: the number of timed runs.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with. If it is `model`, and
             plain onnxruntime runs that, nothing is compared.
-        members: where the file has several models, those that outputs are compared with instead, by their names in it.
-        device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        by_schedule: whether the model runs by its schedule on our runtime also where a library ships.
-        trace: whether to note when each task of the timed runs ran; implies `by_schedule`.
-        tell: is called with what goes on, where that takes a while.
+        members: the models to compare with instead, by name, if the file has several.
+        device: the device, as for `--device`.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        by_schedule: whether to run the schedule even if a library ships.
+        trace: whether to trace the tasks of the timed runs; implies `by_schedule`.
+        tell: is called with messages about slow steps.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        UsageError: the model is to run by its schedule and cannot, or a trace is asked for where nothing can tell when
-            tasks ran.
+        UsageError: the model cannot run by its schedule, or cannot be traced.
     """
     shipped = document
     if by_schedule or trace:
@@ -122,11 +120,11 @@ def run(
     own = _members(model) if members else ()
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
-            raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
+            raise UsageError(f"runs on {executor.description} cannot be traced: only those on lanes of a CPU")
         if by_schedule and executor.by != "schedule":
             raise UsageError(
-                "the schedule cannot be checked: no plan can be made for this model, which runs on"
-                f" {executor.description}. Leave --check-schedule out."
+                "the schedule cannot be checked: the model has no plan and runs on"
+                f" {executor.description}. Remove --check-schedule."
             )
         outputs, notes = executor.run(inputs), executor.notes
         if reference is not None and (drawn := _drawn(reference)):
@@ -147,16 +145,15 @@ def run(
     if check is None or check.passed:
         return result
     from iosched.jobs.bisect_mismatch.bisect import first_difference
-    from iosched.jobs.bisect_mismatch.model_pair import Site
+    from iosched.jobs.bisect_mismatch.model_pair import MismatchCase
 
-    tell("Outputs differ from onnxruntime's: looking for the first operator that does.")
+    tell("Outputs differ from onnxruntime's: searching for the first operator that differs.")
     originals = _originals(reference, members, own)
-    site = Site(model, document, runner(device, document), inputs, originals, rtol, threads)
-    return replace(result, first_difference=first_difference(site))
+    case = MismatchCase(model, document, runner(device, document), inputs, originals, rtol, threads)
+    return replace(result, first_difference=first_difference(case))
 
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
-    """What outputs are compared with, by the names that are the model's own."""
     from iosched.jobs.bisect_mismatch.model_pair import Original
 
     if not members and reference is not None:
@@ -165,27 +162,21 @@ def _originals(reference: Model | None, members: Mapping[str, Model], own: Seque
 
 
 def _as_scheduled(document: ScheduleDocument | None) -> ScheduleDocument:
-    """The document as one whose schedule our own runtime runs, also where it says that a library ships.
-
-    Raises:
-        UsageError: there is no schedule.
-    """
+    """The document as one whose schedule our runtime runs, even if a library ships."""
     if document is None:
-        raise UsageError("there is no schedule to run by: make one with 'iosched optimize'")
+        raise UsageError("the model has no schedule: create one with 'iosched optimize'")
     others = ("by", "precision") if document.is_on_openvino else ("by",)  # its schedule is for fp32
     runtime = {key: value for key, value in document.runtime.items() if key not in others}
     return replace(document, shipped="iosched", runtime=runtime)
 
 
 def _members(model: Model) -> Sequence[Member]:
-    """The models that the file has."""
     from iosched.models.composition.members import members_of
 
     return members_of(model.proto)
 
 
 def _drawn(model: Model) -> NodeProto | None:
-    """The first node whose outputs differ from run to run; None if there is none."""
     from iosched.models.composition.values import is_random
 
     return next(filter(is_random, nodes_within(model.proto.graph)), None)
@@ -203,7 +194,7 @@ def _compared_members(
     members: Sequence[Member],
     rtol: float,
 ) -> Check:
-    from iosched.jobs.member_checks import member_checks
+    from iosched.jobs.batching.member_checks import member_checks
 
     found = member_checks(outputs, inputs, models, members, rtol=rtol)
     return combine([replace(check, reasons=_named(member, check)) for member, check in found])
@@ -235,3 +226,44 @@ def open_executor(
     executor = runner(device, document).executor(model, document, threads)
     _log.info("%r runs on %s", model.name, executor.description)
     return executor
+
+
+CONSEQUENCE = "it runs, but another schedule may be faster on this device"
+
+
+def other_device(document: ScheduleDocument, device: str) -> str | None:
+    """A clause that names the other device; None if the schedule was measured on such a device as `--device` names.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    made_for, here = document.device.get("name"), runner_name(device, document)
+    if document.cost == "analytic":
+        return f"This schedule was made for {made_for} by the analytic model"
+    if here and made_for != here:
+        return f"This schedule was made for {made_for}, not for {here}"
+    if here and (others := _differences(document.device, runner_design(device, document))):
+        return f"This schedule was made for another {here} ({others})"
+    return None
+
+
+def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
+    """Warns, at the user's line of code, if a shipped schedule was made for another device."""
+    if document.is_shipped and (text := other_device(document, device)) is not None:
+        warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """The `stacklevel` of the first frame of the user's code."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("iosched.", "contextlib")):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
+    keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
+    texts = [
+        "different instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
+    ]
+    return "; ".join(texts)

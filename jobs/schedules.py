@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from iosched.jobs.progress import Observer, SearchProgress
+from iosched.jobs.observer import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
@@ -55,8 +55,8 @@ def found_by(
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
 
-    Parts of a model that do not hang together are searched on their own, and then run beside each other where that is
-    faster and the strategy has stages of several groups.
+    Unconnected parts of a model are searched separately, and run side by side if that is faster and the strategy allows
+    it.
 
     Args:
         ahead: answers questions of the search before it asks them, see `search`.
@@ -83,7 +83,7 @@ def schedule_asked_for(
     deadline: Callable[[], Deadline | None],
     ahead: Prefetchable | None = None,
 ) -> SearchResult:
-    """The schedule that is given in the settings, or the one that they ask for, in the device's units.
+    """The given schedule, or the one that the settings ask for, in the device's units.
 
     Args:
         deadline: returns a function that says when the search has to end; called only if something is searched, since
@@ -116,7 +116,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 
 
 def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
-    """`schedule`, in the device's units, with the latency of each stage; what is not known of it is measured."""
+    """`schedule`, in the device's units, with stage latencies; measures unknown ones."""
     announce(opened.cost, [Question(stage) for stage in schedule.stages])
     blocks = (
         replace(
@@ -129,7 +129,7 @@ def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
 
 
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
-    """The given schedule with the latencies that are known on this device; nothing is searched, measured or proven."""
+    """The given schedule with the latencies known on this device."""
     here = opened.here
     latency_us = opened.cost.stage_latency_us if here is None else partial(known_us, here.cost)
 

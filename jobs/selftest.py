@@ -25,15 +25,13 @@ _MOST_COLUMNS = 300
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check.
+    """The result of one check.
 
     Attributes:
         part: the part of the runtime that the check belongs to.
         name: names the check within its part.
-        outcome: whether it passed; checks are not tried once the device is lost.
-        detail: what the check found, or why it failed, in one line.
-        seconds: how long it took.
-        error: what it failed with.
+        outcome: the outcome; "not tried" once the device is lost.
+        detail: the result or error in one line.
     """
 
     part: str
@@ -50,27 +48,25 @@ class CheckResult:
 
 
 class Watcher(Protocol):
-    """Is told of each check."""
+    """Observes checks."""
 
     def began(self, check: SelfCheck) -> None:
-        """The check begins; where it ends the process, this is the last that is heard."""
+        """The check begins, and may crash the process."""
         ...
 
     def ended(self, result: CheckResult) -> None:
-        """The check has ended, or is not tried at all."""
+        """The check has ended or is not tried."""
         ...
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What became of all checks of a device.
+    """The results of all checks of a device.
 
     Attributes:
         device: the key of the device.
-        name: the product's name.
-        about: what else tells this machine from others: versions by short names.
+        about: versions by short names.
         results: one for each check, in the order in which they were tried.
-        seconds: how long all took.
     """
 
     device: str
@@ -103,7 +99,7 @@ class SelfTest:
         if self.passed:
             return None
         kind = MismatchError if all(isinstance(each.error, MismatchError) for each in self.failed) else ExecutionError
-        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; docs/cuda.md says what to send")
+        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; see docs/cuda.md for what to send")
 
     def _part(self, part: str) -> str:
         outcomes = [each.outcome for each in self.results if each.part == part]
@@ -116,7 +112,7 @@ class SelfTest:
         named += [each.title for each in self.failed[1:_MOST_NAMED]]
         more = f" and {len(self.failed) - _MOST_NAMED} more" if len(self.failed) > _MOST_NAMED else ""
         untried = sum(each.outcome == "not tried" for each in self.results)
-        lost = f"; not tried, since the device was lost: {untried}" if untried else ""
+        lost = f"; not tried because the device was lost: {untried}" if untried else ""
         return f"; failed: {', '.join(named)}{more}{lost}"
 
 
@@ -132,12 +128,11 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     """Tries a device with all of its checks; one that fails does not keep others from being tried.
 
     Args:
-        device: the device, as `--device` takes it.
-        watcher: is told of each check.
+        watcher: observes checks.
 
     Raises:
         UsageError: there is no such device.
-        DeviceError: it is not attached, or what it needs is not installed; the text says what to do.
+        DeviceError: it is not attached, or what it needs is not installed.
     """
     started = time.perf_counter()
     opened = resolve(device)
@@ -173,7 +168,6 @@ def _tried(check: SelfCheck) -> CheckResult:
 
 
 def _one_line(error: Exception) -> str:
-    """The first line of an error, with its type where it is none of ours."""
     text = next(iter(str(error).splitlines()), "")
     if not isinstance(error, IoschedError):
         text = f"{type(error).__name__}: {text}"

@@ -16,31 +16,30 @@ from iosched.scheduler.unit_graph import Unit
 
 @dataclass(frozen=True)
 class OptimizeSettings:
-    """What to optimize for, and how hard to try.
+    """Settings of `optimize`.
 
     Attributes:
-        device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        device: the device, as for `--device`.
+        threads: the number of CPU cores; by default all that affinity and quota allow.
         strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
         budget_s: the seconds for the search and the comparison of whole models; None for no limit.
-        profile_db: the profile database; by default the user's own.
-        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
-        exhaustive: whether every stage is measured, instead of searching lazily.
-        resume: whether the latencies in the database are used; if not, everything is measured anew and the new
-            latencies replace the old ones.
+        profile_db: the profile database; by default the user's.
+        precision: the precision of a GPU, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
+        exhaustive: whether to measure every stage instead of searching lazily.
+        resume: whether to use the latencies in the database; if not, everything is measured again and the new latencies
+            replace the old ones.
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
             pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
-        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
-            by one into streams ("streams").
-        objective: what to optimize for: the latency of one run, or as many images a second as can be.
+        launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
+        objective: what to optimize for: the latency of one run or the throughput.
         gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
             Where latencies are measured, that is by predictions of stages that were not measured; None is 2 there, and
-            0 predicts nothing. For a GPU that is not attached, 0 searches to the proof; None is 0 there, and 1 once
-            2,000 stages of the block are computed.
+            0 predicts nothing. For a simulated GPU, 0 searches to the proof; None is 0 there, and 1 once 2,000 stages
+            of the block are computed.
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
         strict: whether a plan that fails or computes wrong outputs is an error. By default a stage that fails is left
             out of the search, and plain onnxruntime ships instead of a whole plan that fails.
@@ -69,7 +68,7 @@ class OptimizeSettings:
 
     @property
     def words(self) -> str:
-        """What is not as by default, for people: "device=cpu, threads=2"."""
+        """Settings that differ from the defaults, for display: "device=cpu, threads=2"."""
         shown = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return (
             ", ".join(
@@ -77,7 +76,7 @@ class OptimizeSettings:
                 for name, value, default in shown
                 if value != default
             )
-            or "by default"
+            or "defaults"
         )
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
 """Runs a command and sees to it that nothing of it is left: `python supervisor.py PARENT COMMAND...`.
 
-A script of its own, which imports nothing of this package: it is started for each command. It ends what the command
-has started, also what has left the command's process group or session, as soon as the command has ended, as soon as it
-is told to terminate, or as soon as process PARENT, which started it, is no more, even if that was killed.
+A separate script without imports of this package, started for each command. It ends all descendants of the command, in
+any process group or session, when the command ends, when it is terminated, or when process PARENT ends, even if killed.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from types import FrameType
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _COULD_NOT_START = 127
 _PATIENCE_S = 2.0
-"""How long a command that is told to terminate may take before it is killed."""
+"""Seconds from the termination of a command until it is killed."""
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Runs the command to its end, or until this process is told to terminate; returns its exit code, as shells do."""
+    """Runs the command until it ends or this process is terminated; returns its exit code as shells do."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes a child of this process
     signal.signal(signal.SIGTERM, _terminate)
@@ -54,7 +53,7 @@ def _ran(command: list[str]) -> int:
 
 
 class _Terminated(BaseException):
-    """This process was told to terminate."""
+    """This process was terminated."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -74,7 +73,7 @@ def _ended_soon(process: subprocess.Popen[bytes]) -> int:
 def _end_all() -> None:
     """Kills all children, and those of theirs that become children of this process then, until none is left.
 
-    Only children: nobody else can have the number of one before this process has waited for it.
+    Only children: no other process can get their numbers before this process has waited for them.
     """
     while True:
         for process in _children():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines.onnxruntime import QUICK, OnnxruntimeBaseline
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
@@ -18,7 +18,8 @@ from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
 """The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
-more, searches end, what opens slowly is left out, and the ways of each row have been compared."""
+more, searches end, what opens slowly is left out, and the ways of each row have been compared.
+"""
 
 LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
 """Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
@@ -39,16 +40,15 @@ def share_s(budget_s: float | None, started: float, parts: float) -> float | Non
 
 
 @dataclass(frozen=True, eq=False)
-class Pace:
+class TimeBudget:
     """The time of one call of `optimize`, or of one cluster of `batch`.
 
     Attributes:
         budget_s: the seconds for everything; None for no limit.
         started: the time when the work began, by `time.monotonic`.
-        interrupt: holds back interruptions, which end the search early.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
-        openvino: OpenVINO, if it is to be compared where there is time for it.
+        openvino: OpenVINO, to be compared if time allows.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
         least: how many rounds it takes to find out which candidate is the fastest.
         reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
@@ -63,7 +63,7 @@ class Pace:
     least: int = LEAST_SAMPLES
     reserved_s: float = 0.0
 
-    def reserving(self, opened: OpenModel) -> Pace:
+    def reserving(self, opened: OpenModel) -> TimeBudget:
         """The same with time kept for the least comparison of an open model; under a budget it is run."""
         plain = opened.baselines.onnxruntime
         if self.budget_s is None or plain is None:
@@ -82,15 +82,11 @@ class Pace:
         return max(self.started + spent_s - time.monotonic(), 0.0)
 
     def is_over(self, part: float) -> Callable[[], bool]:
-        """A function that says whether that part of the time is spent, or the user wants an end."""
+        """A function that returns whether that part of the time is spent or the user wants an end."""
         return lambda: self.interrupt.came or self.remaining_s(part) <= 0
 
     def ask(self) -> None:
-        """Asks the user, if there was an interruption, whether to go on to the end with what is known.
-
-        Raises:
-            KeyboardInterrupt: the user does not want that.
-        """
+        """After an interruption, asks the user whether to finish with the best known result."""
         if self.interrupt.came:
             self.interrupt.ask()
 
@@ -100,12 +96,12 @@ class Pace:
         return time.monotonic() - self.started
 
     def deadline(self, reserve_s: float = 0.0, share: float = 1.0) -> Callable[[], bool] | None:
-        """A function that says whether the search has to end; None if it never has to.
+        """A function that returns whether the search has to end; None for no limit.
 
         The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
 
         Args:
-            reserve_s: so many seconds earlier, for what else follows.
+            reserve_s: seconds to keep for later steps.
             share: the part of the time until then that this search may take.
         """
         if self.budget_s is None:
@@ -116,7 +112,7 @@ class Pace:
 
     @property
     def _is_ended(self) -> bool:
-        """Whether the user wants an end, and may have said so before the search, while whole models were compared."""
+        """Whether the user wants an end, perhaps since the comparison before the search."""
         return self.interrupt.came or self.interrupt.accepted
 
     @property
@@ -169,20 +165,20 @@ class Pace:
 
     @property
     def openvino_notes(self) -> tuple[str, ...]:
-        """Says so if OpenVINO is not compared for lack of time, where the others are; else empty."""
+        """A note if only OpenVINO is not compared for lack of time."""
         if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
             return ()
         needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
-        return (f"For lack of time OpenVINO was not compared: that takes about {needed_s} s of --budget or more.",)
+        return (f"OpenVINO was not compared because the time ran out: use a --budget of {needed_s} s or more.",)
 
     @property
     def _has_room_for_openvino(self) -> bool:
-        """Whether the budget is so large that OpenVINO is opened, which takes several times as long as onnxruntime."""
+        """Whether the budget suffices to open OpenVINO, which takes several times as long as onnxruntime."""
         return self.budget_s is None or self.budget_s >= _ROOM_FOR_OPENVINO * self.least_comparison_s()
 
     @cached_property
     def _openvino_s(self) -> float:
-        """Seconds that comparing OpenVINO takes beside opening it, which is done here; 0 if it is not compared."""
+        """Seconds to compare OpenVINO once open, which this opens; 0 if it is not compared."""
         if self.openvino is None or not self._has_room_for_openvino:
             return 0.0
         try:
@@ -192,7 +188,7 @@ class Pace:
 
     @property
     def can_choose_setting(self) -> bool:
-        """Whether there is enough time to find the setting in which plain onnxruntime is fastest."""
+        """Whether there is time to find the fastest setting of plain onnxruntime."""
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return True
@@ -202,15 +198,15 @@ class Pace:
         return left_s > effort_s + self.least_comparison_s() + self._openvino_s
 
     def deciding_s(self, search_s: float) -> float:
-        """How many seconds rounds of whole models may go on to find out what is faster.
+        """Seconds for rounds of whole models.
 
-        That is a quarter of what the search took, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
+        A quarter of the search time, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
         """
         return min(max(search_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property
     def has_time_before_the_search(self) -> bool:
-        """Whether there is time to compare what needs no search before it, and the whole comparison after it."""
+        """Whether there is time to compare baselines before the search, and everything after it."""
         return self.left_s > 3 * self.least_comparison_s()
 
     @property
@@ -257,17 +253,16 @@ class Pace:
         return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
-        """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
+        """A note if whole models ran too few times to find the fastest."""
         if n_rounds >= self.least or not self.is_hurried:
             return ()
         times = "once" if n_rounds == 1 else f"{n_rounds} times"
         needed_s = math.ceil(self.least_comparison_s())
         return (
-            f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
-            f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
+            f"Whole models ran only {times} each because the time ran out, too few to tell which is the fastest: add"
+            f" about {needed_s} s to --budget; measurements of stages are kept.",
         )
 
 
 def _round_s(latencies_us: Collection[float]) -> float:
-    """Seconds of a round of candidates of these latencies."""
     return sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)

@@ -11,7 +11,7 @@ from few_samples import FewSamples
 from hypothesis import settings
 
 from iosched.cli.common.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance, idle
@@ -69,7 +69,7 @@ def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other tests more samples or rounds make no latency surer, nor does waiting for threads that still run."""
     monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
     monkeypatch.setattr(idle, "LONGEST_SECONDS", 0.0)
-    monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.1)
+    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ OF_THE_DAY = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow|today)\b|
 DATES = {
     "jobs/exploring/study.py",  # when another process last said that it works on a trial
     "jobs/provenance.py",  # when a result was made
-    "jobs/whole_models.py",  # when a model was measured
+    "jobs/optimizing/whole_models.py",  # when a model was measured
     "profiler/store/database.py",  # likewise
 }
 

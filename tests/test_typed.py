@@ -22,7 +22,7 @@ def test_the_typed_script_runs(
     onnx.save(branches("n"), "model.onnx")
     optimized_file(Path("model.iosched.onnx"), branches())
     runpy.run_path(str(HERE / "typed" / "public_api.py"))
-    assert capsys.readouterr().out == "a model is a path or bytes, not int\n'devise'\n"
+    assert capsys.readouterr().out == "a model must be a path or bytes, not int\n'devise'\n"
 
 
 def test_type_checkers_are_told_that_there_are_types() -> None:

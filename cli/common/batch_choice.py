@@ -10,7 +10,7 @@ from iosched.cli.common.output import note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.schedule_fit import Taken
+    from iosched.jobs.schedule_selection import SelectedSchedule
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -108,17 +108,17 @@ def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, pla
     return found
 
 
-def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> Taken:
+def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> SelectedSchedule:
     """Schedule for the batch size of `model`; prints a note if it is one for another size.
 
     Raises:
         InvalidScheduleError: the schedules are for another model.
     """
-    from iosched.jobs.schedule_fit import Taken, for_batch
+    from iosched.jobs.schedule_selection import SelectedSchedule, for_batch
     from iosched.scheduler.document import ScheduleDocument
 
     if isinstance(found, ScheduleDocument):
-        return Taken(found, found.batch_size)
+        return SelectedSchedule(found, found.batch_size)
     taken = for_batch(found, model)
     if not taken.is_exact:
         here, size = found.batch_of(model.bindings) or model.batch_size, taken.batch_size

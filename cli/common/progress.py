@@ -15,7 +15,7 @@ import click
 
 from iosched.cli.common.errors import printable
 from iosched.cli.common.output import quiet
-from iosched.jobs.progress import Observer
+from iosched.jobs.observer import Observer
 from iosched.models.log import logger
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from iosched.scheduler.unit_graph import MOST_NBYTES, Unit, parse_units
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
-    from iosched.jobs.schedule_fit import Taken
+    from iosched.jobs.schedule_selection import SelectedSchedule
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -209,7 +209,7 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
 
 
-def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
+def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> SelectedSchedule | None:
     """Schedule for `model`: from the file `schedule`, else from the model, else None.
 
     Prints a note if it was made for another device.
@@ -221,7 +221,7 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         UsageError: both files are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    from iosched.jobs.other_device import CONSEQUENCE, other_device
+    from iosched.jobs.run import CONSEQUENCE, other_device
 
     found = embedded_schedules(model) if schedule is None else read_schedules(schedule, model=text)
     if found is None:

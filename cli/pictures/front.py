@@ -12,7 +12,7 @@ from iosched.cli.pictures.svg import GREY, INK, picture, text
 from iosched.jobs.exploring.objectives import LATENCY, Objective
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import Found, Individual
+    from iosched.jobs.exploring.result import Individual, StudyHistory
 
 _WIDTH, _HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 36, 104, 74
@@ -41,7 +41,7 @@ class _Axis:
         yield from (place * step for place in range(first, math.floor(self.high / step) + 1))
 
 
-def draw_front(found: Found) -> str:
+def draw_front(found: StudyHistory) -> str:
     """A point for each evaluated variant, and a line through the Pareto front.
 
     With one objective, the x axis is the trial number and the line the best so far.
@@ -123,7 +123,7 @@ def _axis(title: str, values: Sequence[float], start: float, end: float) -> _Axi
     return _Axis(title, low - margin, high + margin, start, end)
 
 
-def _heading(found: Found) -> str:
+def _heading(found: StudyHistory) -> str:
     name, space = found.card.name, found.card.space
     return name if name == space else f"{name} in {space}"
 

@@ -1,1 +1,1 @@
-"""What the job `batch` is made of: plans, prices, schedules, rivals, and the check of what is written."""
+"""Parts of the job `batch`: plans, prices, methods of running, comparison and checks."""

@@ -1,6 +1,6 @@
-"""Several models in one graph on a device, and the ways to run them that are measured in turn.
+"""Several models in one graph on a device, and the ways to run them that are measured interleaved.
 
-Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
+Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest means the row: by a
 schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
 """
 
@@ -32,25 +32,23 @@ from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
 
 _SESSIONS = 32
-"""About how many copies of the weights all rivals have open at the same time, and half as much again."""
+"""About how many copies of the weights all methods have open at the same time, and half as much again."""
 
 _LEAST_LIKELY = 1.5
 """How many times as long as the best one a schedule may be expected to take, and still be run."""
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class OpenComposition:
     """A model with several models in it, open on a device.
 
     Attributes:
         model: the composed or the batched model.
-        members: the models in it.
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
-        shares: whether members have operators together that compute the same; then it does not run them as they run
-            without this program, each computing all of its own.
-        fed: for each input of the model the one of the file that it is fed with, where the model is none that may ship:
-            its members share no input, so that it runs them as they run without this program.
+        shares: whether members share operators that compute the same; it then does not run them as without iosched.
+        fed: the input of the file for each input of the model, if the model may not ship: its members share no input,
+            as without iosched.
     """
 
     model: Model
@@ -62,7 +60,7 @@ class Site:
 
     @cached_property
     def owners(self) -> Mapping[str, int]:
-        """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
+        """For each of the device's units the members that it works for: bit i means `members[i]`."""
         found: dict[str, int] = {}
         for name, bits in owners(self.model, self.members).items():
             unit = self.opened.units.unit_of[name]
@@ -76,43 +74,42 @@ class Site:
 
     @property
     def plain(self) -> OnnxruntimeBaseline | None:
-        """Plain onnxruntime, where that is a rival: not on GPUs."""
+        """Plain onnxruntime; None on GPUs."""
         return self.opened.baselines.onnxruntime
 
     @property
     def openvino(self) -> OpenvinoBaseline | None:
-        """OpenVINO on the model as it is, where that is a rival."""
+        """OpenVINO on the unchanged model, if it is compared."""
         return self.opened.baselines.openvino
 
     @property
     def is_large(self) -> bool:
-        """Whether its weights are better not copied into many sessions."""
+        """Whether its weights are too large for many sessions."""
         nbytes = sum(array.nbytes for array in self.model.weights.values())
         return nbytes > max(MANY_SESSIONS_NBYTES, (machine_nbytes() or 0) // _SESSIONS)
 
     @cached_property
     def expected(self) -> Arrays:
-        """What onnxruntime computes of random inputs."""
+        """Outputs of onnxruntime for random inputs."""
         with Reference(self.model) as session:
             return session.run(random_inputs(self.model.graph.inputs))
 
 
 @dataclass(frozen=True, eq=False)
-class Rival:
+class Method:
     """One way to run all models.
 
     Attributes:
-        row: the row of the table that it is a way of.
-        site: what it runs.
+        target: what it runs.
         found: its schedule, in the device's units; of a library that of one operator after another.
-        text: who runs it, for people.
+        text: who runs it, for display.
         open: makes it ready to be timed on inputs of the model.
-        way: as the device runs the schedule; None where a library runs the model instead.
-        runtime: the settings with which the runtime does the same again, where that is a library.
+        way: as the device runs the schedule; None if a library runs the model instead.
+        runtime: the runtime settings of a library.
     """
 
     row: RowName
-    site: Site
+    target: OpenComposition
     found: SearchResult
     text: str
     open: Callable[[Arrays], Candidate]
@@ -122,161 +119,160 @@ class Rival:
     @property
     def schedule(self) -> Schedule:
         """The schedule, of the model's operators."""
-        return self.site.opened.units.expanded(self.found.schedule)
+        return self.target.opened.units.expanded(self.found.schedule)
 
     @property
     def library(self) -> str | None:
-        """The name of the library that runs it; None where that is the device itself, by the schedule."""
+        """The name of the library that runs it; None if that is the device itself, by the schedule."""
         return None if self.way else str(self.runtime["by"])
 
     def ready(self, inputs: Arrays) -> Candidate:
-        """Makes it ready to be timed on inputs of the file, where the device is at hand.
-
-        Raises:
-            InvalidModelError: onnxruntime refuses a model.
-            DeviceError: the device cannot run the model this way.
-            ExecutionError: a kernel fails.
-            MismatchError: OpenVINO computes something else than onnxruntime.
-        """
-        if self.site.fed is not None:
-            inputs = {name: inputs[source] for name, source in self.site.fed.items()}
+        """Makes it ready to be timed on inputs of the file, if the device is attached."""
+        if self.target.fed is not None:
+            inputs = {name: inputs[source] for name, source in self.target.fed.items()}
         return self.open(inputs)
 
     def running(self) -> Running:
-        """Facts about running it on a device at hand, and the settings with which the runtime does it again."""
-        found = attached(self.site.opened).running(self.way, {})
+        """Facts about running it on an attached device, and the settings with which the runtime does it again."""
+        found = attached(self.target.opened).running(self.way, {})
         return replace(found, runtime={**found.runtime, **self.runtime})
 
 
-def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
+def serial_methods(target: OpenComposition, deadline: Deadline = never) -> Iterator[Method]:
     """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one.
 
-    OpenVINO is a rival in its usual setting alone, which opens several times as slowly as onnxruntime.
+    OpenVINO is a method in its usual setting alone, which opens several times as slowly as onnxruntime.
     """
-    if site.opened.is_schedulable and not site.shares:
-        yield from _scheduled("serial", site, serial_schedule(site, deadline))
-    if site.plain is not None:
-        for settings in serial_settings(site.plain.threads)[: 1 if site.is_large else None]:
-            yield _in_sessions("serial", site, settings)
-        if not site.shares:
-            yield _in_one_session("serial", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
-    if site.openvino is not None:
-        yield _in_sessions("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
+    if target.opened.is_schedulable and not target.shares:
+        yield from _scheduled("serial", target, serial_schedule(target, deadline))
+    if target.plain is not None:
+        for settings in serial_settings(target.plain.threads)[: 1 if target.is_large else None]:
+            yield _in_sessions("serial", target, settings)
+        if not target.shares:
+            yield _in_one_session("serial", target, target.plain, ReferenceSettings("sequential", target.plain.threads))
+    if target.openvino is not None:
+        yield _in_sessions("serial", target, SessionsSettings(1, target.openvino.threads, OPENVINO))
 
 
-def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Rival]:
+def packed_methods(target: OpenComposition, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Method]:
     """Models side by side as without this program: in sessions of their own, or as onnxruntime has it in one.
 
-    Where plain onnxruntime is no rival, that is a schedule with a lane for each model: streams of a GPU.
+    Where plain onnxruntime is no method, that is a schedule with a lane for each model: streams of a GPU.
 
     Args:
-        site: the models apart.
+        target: the separate models.
         deadline: once true, searches end with what they know.
-        with_ours: whether such a schedule takes part anyway; else it is among `mixed_rivals`.
+        with_ours: whether to include such a schedule, which is otherwise in `mixed_methods`.
     """
-    if len(site.members) < 2:
+    if len(target.members) < 2:
         return
-    if site.opened.is_schedulable and not site.shares and (with_ours or site.plain is None):
-        yield from _scheduled("packed", site, packed_schedule(site, deadline))
-    settings = None if site.plain is None else parallel_settings(len(site.members), site.plain.threads)
-    if settings is None or site.plain is None:
+    if target.opened.is_schedulable and not target.shares and (with_ours or target.plain is None):
+        yield from _scheduled("packed", target, packed_schedule(target, deadline))
+    settings = None if target.plain is None else parallel_settings(len(target.members), target.plain.threads)
+    if settings is None or target.plain is None:
         return
-    yield _in_sessions("packed", site, settings)
-    if not site.shares:
-        yield _in_one_session("packed", site, site.plain, ReferenceSettings("parallel", 1, site.plain.threads))
-    if site.openvino is not None and not site.is_large:
-        yield _in_sessions("packed", site, replace(settings, library=OPENVINO))
+    yield _in_sessions("packed", target, settings)
+    if not target.shares:
+        yield _in_one_session("packed", target, target.plain, ReferenceSettings("parallel", 1, target.plain.threads))
+    if target.openvino is not None and not target.is_large:
+        yield _in_sessions("packed", target, replace(settings, library=OPENVINO))
 
 
-def batched_rivals(site: Site) -> Iterator[Rival]:
-    """A batched model, or one that computes once what members share, one operator after another."""
-    if site.opened.is_schedulable:
-        one_by_one = sequential(site.opened.graph)
-        is_here = site.opened.here is not None
-        yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
-    if site.plain is not None:
-        yield _in_one_session("batched", site, site.plain, ReferenceSettings("sequential", site.plain.threads))
-    if site.openvino is not None:
-        yield _in_openvino("batched", site, site.openvino)
+def batched_methods(target: OpenComposition) -> Iterator[Method]:
+    """Operators of a batched or sharing model, one after another."""
+    if target.opened.is_schedulable:
+        one_by_one = sequential(target.opened.graph)
+        is_here = target.opened.here is not None
+        yield from _scheduled(
+            "batched", target, unsearched(one_by_one if is_here else priced(target.opened, one_by_one))
+        )
+    if target.plain is not None:
+        yield _in_one_session("batched", target, target.plain, ReferenceSettings("sequential", target.plain.threads))
+    if target.openvino is not None:
+        yield _in_openvino("batched", target, target.openvino)
 
 
-def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
+def mixed_methods(target: OpenComposition, deadline: Deadline = never) -> Iterator[Method]:
     """A batched or composed model by the best schedules that are found, with models side by side in them."""
-    if site.opened.is_schedulable:
-        for found in mixed_schedules(site, deadline, packs=site.plain is not None):
-            yield from _scheduled("mixed", site, found)
+    if target.opened.is_schedulable:
+        for found in mixed_schedules(target, deadline, packs=target.plain is not None):
+            yield from _scheduled("mixed", target, found)
 
 
-def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]:
-    here = site.opened.here
+def _scheduled(row: RowName, target: OpenComposition, found: SearchResult) -> Iterator[Method]:
+    here = target.opened.here
     for way in [Way(found.schedule)] if here is None else here.ways(found.schedule).values():
         has_sessions = any(stage.strategy is Strategy.SESSION for stage in way.schedule.stages)
         text = f"by a schedule{', partly in sessions' * has_sessions}{way.how}"
-        yield Rival(row, site, found, text, partial(_open, site, way), way)
+        yield Method(row, target, found, text, partial(_open, target, way), way)
 
 
-def _open(site: Site, way: Way, inputs: Arrays) -> Candidate:
-    return attached(site.opened).ready(way, inputs)
+def _open(target: OpenComposition, way: Way, inputs: Arrays) -> Candidate:
+    return attached(target.opened).ready(way, inputs)
 
 
-def _in_sessions(row: RowName, site: Site, settings: SessionsSettings) -> Rival:
-    """A session for each model."""
+def _in_sessions(row: RowName, target: OpenComposition, settings: SessionsSettings) -> Method:
     runtime = {"by": settings.library, "sessions": {"lanes": settings.lanes, "threads": settings.threads}}
-    return Rival(row, site, _unsearched(site), settings.description, partial(_sessions, site, settings), None, runtime)
+    return Method(
+        row, target, _unsearched(target), settings.description, partial(_sessions, target, settings), None, runtime
+    )
 
 
-def _sessions(site: Site, settings: SessionsSettings, inputs: Arrays) -> Candidate:
-    """Sessions, which are accepted of OpenVINO if they compute what onnxruntime does; else they are closed."""
-    sessions = ParallelSessions(site.model, site.members, settings)
+def _sessions(target: OpenComposition, settings: SessionsSettings, inputs: Arrays) -> Candidate:
+    """Opens the sessions; those of OpenVINO must compute the same as onnxruntime."""
+    sessions = ParallelSessions(target.model, target.members, settings)
     with ExitStack() as on_error:
         on_error.callback(sessions.close)
         if settings.library == OPENVINO:
-            found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
+            found = compare(sessions.run(random_inputs(target.model.graph.inputs)), target.expected)
             if not found.passed:
                 raise MismatchError(found.reasons[0])
         on_error.pop_all()
     return Candidate(partial(sessions.time, inputs), sessions.close)
 
 
-def _in_one_session(row: RowName, site: Site, plain: OnnxruntimeBaseline, settings: ReferenceSettings) -> Rival:
+def _in_one_session(
+    row: RowName, target: OpenComposition, plain: OnnxruntimeBaseline, settings: ReferenceSettings
+) -> Method:
     text, runtime = f"onnxruntime, one session for all, {settings.description}", asdict(settings)
     opens = partial(plain.ready, settings)
-    return Rival(row, site, _unsearched(site), text, opens, None, {"by": ONNXRUNTIME, "reference": runtime})
+    return Method(row, target, _unsearched(target), text, opens, None, {"by": ONNXRUNTIME, "reference": runtime})
 
 
-def _in_openvino(row: RowName, site: Site, openvino: OpenvinoBaseline) -> Rival:
+def _in_openvino(row: RowName, target: OpenComposition, openvino: OpenvinoBaseline) -> Method:
     text = f"OpenVINO, one session for all, {openvino.threads} threads"
-    return Rival(row, site, _unsearched(site), text, openvino.ready, None, {"by": OPENVINO})
+    return Method(row, target, _unsearched(target), text, openvino.ready, None, {"by": OPENVINO})
 
 
-def _unsearched(site: Site) -> SearchResult:
-    return unsearched(sequential(site.opened.graph))
+def _unsearched(target: OpenComposition) -> SearchResult:
+    return unsearched(sequential(target.opened.graph))
 
 
-def serial_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
-    """One model after another, each by the best schedule of its own; what they share comes first.
+def serial_schedule(target: OpenComposition, deadline: Deadline = never) -> SearchResult:
+    """One model after another, each by its best schedule, shared operators first.
 
     Once the deadline is true, the searches end with what they know; see `search`.
     """
-    opened = site.opened
-    return search_owner_parts(opened.graph, opened.cost, site.owners, _find(site, deadline), is_over=deadline)
+    opened = target.opened
+    return search_owner_parts(opened.graph, opened.cost, target.owners, _find(target, deadline), is_over=deadline)
 
 
-def packed_schedule(site: Site, deadline: Deadline = never) -> SearchResult:
+def packed_schedule(target: OpenComposition, deadline: Deadline = never) -> SearchResult:
     """All models side by side, each one operator after another, wherever they share nothing; see `serial_schedule`."""
-    return packed_regions(site.opened.graph, site.opened.cost, site.common, _find(site, deadline))
+    return packed_regions(target.opened.graph, target.opened.cost, target.common, _find(target, deadline))
 
 
-def mixed_schedules(site: Site, deadline: Deadline = never, packs: bool = False) -> tuple[SearchResult, ...]:
+def mixed_schedules(
+    target: OpenComposition, deadline: Deadline = never, packs: bool = False
+) -> tuple[SearchResult, ...]:
     """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
 
-    One is of the graph as any other, which can run operators of several models beside those of one. In another whole
-    parts of models run beside each other between what they share, however many operators and models there are, where
-    that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
-    a whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing
-    the third is `packed_schedule`, and left out unless `packs`.
+    One is searched as for any graph. Another runs whole parts of models side by side between shared operators where
+    stage latencies say that this is faster, and a third wherever possible. Stages are faster alone than in a whole
+    model, so only whole runs show which is the fastest. If models share nothing, the third is `packed_schedule`, and
+    left out unless `packs`.
     """
-    opened, find, common = site.opened, _find(site, deadline), site.common
+    opened, find, common = target.opened, _find(target, deadline), target.common
     found = [
         search_regions(opened.graph, opened.cost, common, find, is_over=deadline),
         schedule_by(opened, "both", deadline=deadline),
@@ -292,22 +288,22 @@ def mixed_schedules(site: Site, deadline: Deadline = never, packs: bool = False)
 
 
 def predicted_us(schedule: Schedule) -> float:
-    """The sum of the stages' latencies; infinite where one is not known."""
+    """The sum of stage latencies; infinite if one is unknown."""
     predicted = schedule.predicted_us
     return float("inf") if predicted is None else predicted
 
 
-def alone_us(site: Site, serial: Schedule) -> list[float | None]:
-    """What each model takes of a schedule of one after another: its own stages, and those that it shares.
+def alone_us(target: OpenComposition, serial: Schedule) -> list[float | None]:
+    """Latency of each model in a serial schedule: its own stages and shared ones.
 
-    None where the latency of a stage is not known.
+    None if the latency of a stage is not known.
     """
     found: list[float | None] = []
-    for bit in range(len(site.members)):
-        own = [stage.predicted_us for stage in serial.stages if site.owners[stage.operators[0]] >> bit & 1]
+    for bit in range(len(target.members)):
+        own = [stage.predicted_us for stage in serial.stages if target.owners[stage.operators[0]] >> bit & 1]
         found.append(None if None in own else sum(each or 0.0 for each in own))
     return found
 
 
-def _find(site: Site, deadline: Deadline) -> Find:
-    return partial(search, deadline=deadline, effort=site.opened.effort)
+def _find(target: OpenComposition, deadline: Deadline) -> Find:
+    return partial(search, deadline=deadline, effort=target.opened.effort)

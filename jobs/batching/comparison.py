@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import cast
 
-from iosched.jobs.batching.baselines import Rival, predicted_us
+from iosched.jobs.batching.baselines import Method, predicted_us
 from iosched.jobs.decision import decide
-from iosched.jobs.interrupt import compared_in_turn
+from iosched.jobs.observer import Interrupt
+from iosched.jobs.provenance import document_from, search_record
 from iosched.jobs.row import Row
-from iosched.jobs.schedule_file import document_from, search_record
-from iosched.jobs.time_budget import OPENED, Pace
+from iosched.jobs.time_budget import OPENED, TimeBudget
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import AttachedModel, Running
-from iosched.profiler.measuring.interleaved_models import closing_all, interference_notes
-from iosched.profiler.measuring.statistics import Interval, Measurement
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
@@ -33,20 +33,20 @@ _STRATEGIES: Mapping[RowName, RecordedStrategy] = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class BatchComparison:
     """The ways that were compared, and which one ships.
 
     Attributes:
-        rivals: for each row its fastest way.
+        methods: for each row its fastest way.
         rows: their latencies, in the order of `ROW_NAMES`.
         shipped: the row that ships.
-        reason: a text that says why.
-        ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
-            or too few runs.
-        notes: sentences that a user should read about what was not compared.
+        reason: why.
+        ratio: its speedup, or else that of the first other row, over the faster of serial and packed; None if there is
+            one row, or too few runs.
+        notes: notes about what was not compared.
     """
 
-    rivals: Mapping[RowName, Rival]
+    methods: Mapping[RowName, Method]
     rows: tuple[Row, ...]
     shipped: RowName
     reason: str
@@ -56,7 +56,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class MemberResult:
-    """One model: its name, its nodes, and what it takes alone by its own schedule, where that is known."""
+    """A model; `latency_us` is that of its own schedule alone, if known."""
 
     name: str
     n_nodes: int
@@ -68,21 +68,18 @@ class ClusterResult:
     """Several models in one file.
 
     Attributes:
-        model: what is to be written.
-        document: its schedule.
-        members: the models in it, in the order in which they were given.
+        members: the models in it, in the given order.
         rows: the ways that were compared, in the order of `ROW_NAMES`.
         shipped: which of them runs the file.
-        reason: a text that says why.
-        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None where that
-            is not known.
-        batched: how many operators of the models are one with others in the file.
-        shared: how many nodes the file has not, since another one computes the same.
+        reason: why.
+        ratio: the speedup of what ships, or else of the first other row, over the faster of serial and packed; None if
+            unknown.
+        batched: the number of operators of the models that are batched.
+        shared: the number of nodes left out because another computes the same.
         memory: bytes of weights, of the models alone and together.
         estimated_nbytes: memory of weights and tensors together, as clusters are made by.
-        plan_nbytes: the same by the plan of what ships, see `Running`; None where that has no plan of ours, or the
-            device is not at hand.
-        notes: sentences that a user should read.
+        plan_nbytes: the same by the plan of what ships, see `Running`; None if that has no plan of ours, or the device
+            is not attached.
     """
 
     model: Model
@@ -100,22 +97,19 @@ class ClusterResult:
     notes: tuple[str, ...] = ()
 
     def latency_us(self, name: str) -> float | None:
-        """The latency of a row; None where it was not compared."""
+        """The latency of a row; None if it was not compared."""
         return next((row.latency_us for row in self.rows if row.name == name), None)
 
 
 @dataclass(frozen=True, eq=False)
 class BatchResult:
-    """What became of all models.
+    """The result of `batch`.
 
     Attributes:
         clusters: the files to write.
         device_kind: "cpu" or "cuda".
-        device_name: the product's name of the device.
         cost: "measured" or "analytic".
-        seconds: how long all took.
         left_out: the models that are in no file, since they cannot be run, and why.
-        notes: sentences that a user should read.
     """
 
     clusters: tuple[ClusterResult, ...]
@@ -128,7 +122,7 @@ class BatchResult:
 
     @property
     def n_models(self) -> int:
-        """How many models the files have."""
+        """The number of models in all files."""
         return sum(len(cluster.members) for cluster in self.clusters)
 
     @property
@@ -150,113 +144,111 @@ class BatchResult:
 
     @property
     def shipped(self) -> RowName | None:
-        """What ships; None where clusters differ."""
+        """The row that ships; None if clusters differ."""
         found = {cluster.shipped for cluster in self.clusters}
         return found.pop() if len(found) == 1 else None
 
 
 def _summed(rows: Sequence[Row]) -> Row:
-    """The same way to run several clusters, one after another."""
     rested = [row.rested_us for row in rows if row.rested_us is not None]
     rested_us = (sum(rested),) if len(rested) == len(rows) else ()
     return Row(rows[0].name, Measurement(sum(row.latency_us for row in rows), 0.0, inf, (), rested_us=rested_us))
 
 
-def document_of(device: Device, compared: Compared, running: Running) -> ScheduleDocument:
-    """The schedule file of the rival that ships; others that run a schedule of the same model are its alternatives.
+def document_of(device: Device, compared: BatchComparison, running: Running) -> ScheduleDocument:
+    """The schedule file of the method that ships; others that run a schedule of the same model are its alternatives.
 
     Args:
-        device: that it was found on.
-        compared: the rivals.
         running: facts about running the one that ships.
     """
-    rival = compared.rivals[compared.shipped]
-    model, here = rival.site.model, rival.site.opened.here
+    method = compared.methods[compared.shipped]
+    model, here = method.target.model, method.target.opened.here
     latency_us: dict[str, float | None] = {row.name: row.latency_us for row in compared.rows}
     return replace(
-        document_from(model, device, here, rival.schedule),
-        shipped=rival.row,
-        search=search_record(_STRATEGIES[rival.row], DEFAULT_PRUNING, rival.found, here),
+        document_from(model, device, here, method.schedule),
+        shipped=method.row,
+        search=search_record(_STRATEGIES[method.row], DEFAULT_PRUNING, method.found, here),
         latency_us={
-            "predicted": rival.found.schedule.predicted_us,
-            "measured": None if here is None else latency_us[rival.row],
+            "predicted": method.found.schedule.predicted_us,
+            "measured": None if here is None else latency_us[method.row],
             **latency_us,
         },
         runtime=dict(running.runtime),
         alternatives=tuple(
             Alternative(other.row, other.schedule, None if here is None else latency_us[other.row])
-            for other in compared.rivals.values()
-            if other.row != rival.row and other.site is rival.site and other.library is None
+            for other in compared.methods.values()
+            if other.row != method.row and other.target is method.target and other.library is None
         ),
     )
 
 
 WORDS: Mapping[str, str] = {
-    "serial": "one model after another",
+    "serial": "running one model after another",
     "packed": "running models side by side",
-    "batched": "computing once what is equal, and as one operator what is alike,",
-    "mixed": "one schedule for all of them",
+    "batched": "batching operators of several models",
+    "mixed": "one schedule for all models",
 }
-"""What the rows are called in sentences."""
+"""Names of rows in sentences."""
 
-_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
+_HURRIED = Budget(rounds=LEAST_SAMPLES)
+
+_NO_TIME = "OpenVINO was not compared in every setting because the time ran out: use a larger --budget."
 
 
 _LEAST_GAIN = 1.005
 """How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
 
 _Choice = tuple[RowName, str, Interval | None]
-"""The row to ship, the reason, and its ratio to what it was compared with."""
+"""The row to ship, the reason, and the ratio."""
 
 _Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Choice]
-"""Chooses by latencies what ships: the plain row, or one of the others."""
+"""Chooses what ships by latencies: the plain row or another."""
 
 
-def compare_rivals(
-    here: AttachedModel, rivals: Sequence[Rival], inputs: Arrays, pace: Pace, observer: Callable[[int, int], None]
-) -> Compared:
-    """Measures rivals in turn: all ways of each row for a moment, and then the fastest of each.
+def compare_methods(
+    here: AttachedModel,
+    methods: Sequence[Method],
+    inputs: Arrays,
+    time_budget: TimeBudget,
+    observer: Callable[[int, int], None],
+) -> BatchComparison:
+    """Measures methods interleaved: all ways of each row for a moment, and then the fastest of each.
 
-    A way that the device cannot run takes no part, as long as its row has another one. Nor does OpenVINO where it
-    computes something else than onnxruntime, or where there is no time to open it, which it does slowly.
+    Methods that the device cannot run are left out, and OpenVINO if its outputs differ or time is too short to open it.
 
     Args:
         here: a model that is open on the device.
-        rivals: ways to run the same models, at least one.
+        methods: ways to run the same models, at least one.
         inputs: of the composed model.
-        pace: how much time there is.
+        time_budget: how much time there is.
         observer: is called after each round with the rounds done and the rounds in all.
-
-    Raises:
-        DeviceError: the device can run none of them.
-        ExecutionError: a kernel fails.
-        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
-    ready: dict[Rival, Candidate] = {}
+    ready: dict[Method, Candidate] = {}
     with closing_all(ready):
-        notes = _open(rivals, inputs, pace, ready)
-        usual_us = _usual_us(here, ready, pace)
+        notes = _open(methods, inputs, time_budget, ready)
+        usual_us = _usual_us(here, ready, time_budget)
         best = _best_of_rows(usual_us)
-        candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison_of(here.measuring.budget, [usual_us[rival] for rival in best.values()])
-        measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
+        candidates: dict[str, Candidate] = {row: ready[method] for row, method in best.items()}
+        budget = time_budget.comparison_of(here.measuring.budget, [usual_us[method] for method in best.values()])
+        measured = _interleaved(here, candidates, budget, time_budget.interrupt, observer)
         return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
-def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
-    """Makes rivals ready, OpenVINO last; returns sentences about what is left out."""
+def _open(
+    methods: Sequence[Method], inputs: Arrays, time_budget: TimeBudget, ready: dict[Method, Candidate]
+) -> tuple[str, ...]:
     refused: list[IoschedError] = []
     notes: dict[str, None] = {}
-    is_late = pace.is_over(OPENED)
-    for rival in sorted(rivals, key=lambda rival: rival.library == OPENVINO):
-        pace.ask()
-        if rival.library == OPENVINO and is_late():
-            notes |= {} if pace.interrupt.accepted else {_NO_TIME: None}
+    is_late = time_budget.is_over(OPENED)
+    for method in sorted(methods, key=lambda method: method.library == OPENVINO):
+        time_budget.ask()
+        if method.library == OPENVINO and is_late():
+            notes |= {} if time_budget.interrupt.accepted else {_NO_TIME: None}
             continue
         try:
-            ready[rival] = rival.ready(inputs)
+            ready[method] = method.ready(inputs)
         except MismatchError as error:
-            notes[f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}."] = None
+            notes[f"OpenVINO was not compared because its outputs differ from those of onnxruntime: {error}."] = None
         except (DeviceError, ExecutionError) as error:
             refused.append(error)
     if not ready:
@@ -264,23 +256,25 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     return tuple(notes)
 
 
-def _usual_us(here: AttachedModel, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
-    """About how long each way takes: its usual latency in some rounds in turn, or the second of two runs.
+def _usual_us(here: AttachedModel, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
+    """Median latencies of a few interleaved rounds, or of the second of two runs.
 
-    Not the least: threads that spin may find each other at once now and then.
+    Not the minimum: spinning threads may happen to meet at once.
     """
-    pace.ask()
-    second_us = {rival: each.time(2)[-1] for rival, each in ready.items()} if isfinite(pace.remaining_s()) else {}
-    budget = pace.choice(second_us.values())
+    time_budget.ask()
+    second_us = (
+        {method: each.time(2)[-1] for method, each in ready.items()} if isfinite(time_budget.remaining_s()) else {}
+    )
+    budget = time_budget.choice(second_us.values())
     if budget is None:
         return second_us
-    names = {str(index): rival for index, rival in enumerate(ready)}
-    measured = here.in_turn({name: ready[rival] for name, rival in names.items()}, budget)
-    return {rival: measured[name].median_us for name, rival in names.items()}
+    names = {str(index): method for index, method in enumerate(ready)}
+    measured = here.in_turn({name: ready[method] for name, method in names.items()}, budget)
+    return {method: measured[name].median_us for name, method in names.items()}
 
 
-def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
-    rows = {row: [rival for rival in usual_us if rival.row == row] for row in ROW_NAMES}
+def _best_of_rows(usual_us: Mapping[Method, float]) -> dict[RowName, Method]:
+    rows = {row: [method for method in usual_us if method.row == row] for row in ROW_NAMES}
     return {row: min(ways, key=lambda way: usual_us[way]) for row, ways in rows.items() if ways}
 
 
@@ -289,10 +283,10 @@ def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others
     return cast(RowName, found.chosen), found.reason(WORDS), found.ratio()
 
 
-def predict_rivals(rivals: Sequence[Rival]) -> Compared:
-    """Compares rivals by computed latencies, on a device that is not at hand; of equals one without batching ships."""
-    best = _best_of_rows({rival: predicted_us(rival.found.schedule) for rival in rivals})
-    return _compared(best, {row: _predicted(rival) for row, rival in best.items()}, _choose_predicted)
+def predict_methods(methods: Sequence[Method]) -> BatchComparison:
+    """Compares methods by the latencies of a simulated device; of equals, one without batching ships."""
+    best = _best_of_rows({method: predicted_us(method.found.schedule) for method in methods})
+    return _compared(best, {row: _predicted(method) for row, method in best.items()}, _choose_predicted)
 
 
 def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, others: Sequence[RowName]) -> _Choice:
@@ -300,32 +294,58 @@ def _choose_predicted(predicted: Mapping[str, Measurement], plain: RowName, othe
     for name in others:
         chosen = name if predicted[name].median_us * _LEAST_GAIN < predicted[chosen].median_us else chosen
     if chosen == plain:
-        return plain, f"by the analytic model nothing is faster than {WORDS[plain]}", None
+        return plain, f"the analytic model predicts nothing faster than {WORDS[plain]}", None
     times = plain_us / predicted[chosen].median_us
     return chosen, f"by the analytic model {WORDS[chosen]} runs at {times:.2f}x the speed of {WORDS[plain]}", None
 
 
-def _compared(rivals: Mapping[RowName, Rival], latencies: Mapping[str, Measurement], choose: _Choose) -> Compared:
-    """The comparison of rivals.
+def _compared(
+    methods: Mapping[RowName, Method], latencies: Mapping[str, Measurement], choose: _Choose
+) -> BatchComparison:
+    """Compares batching with the faster of serial and packed, which ships if nothing is faster.
 
-    Of one after another and side by side the one that took less is what batching has to beat, and ships if nothing is
-    faster. Where nothing is batched, it is compared with the other one.
+    Without batching, the faster one is compared with the other.
     """
-    rows = tuple(Row(name, latencies[name], rival.text) for name, rival in rivals.items())
+    rows = tuple(Row(name, latencies[name], method.text) for name, method in methods.items())
     if len(rows) == 1:
-        (only,) = rivals
-        return Compared(rivals, rows, only, f"{WORDS[only]} is all that was asked for", None)
-    fastest_first = sorted(rivals, key=lambda name: latencies[name].median_us)
-    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*rivals][:1]
-    others = [name for name in rivals if name not in (*UNBATCHED, plain)] or slower
+        (only,) = methods
+        return BatchComparison(methods, rows, only, f"{WORDS[only]} is the only alternative", None)
+    fastest_first = sorted(methods, key=lambda name: latencies[name].median_us)
+    plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*methods][:1]
+    others = [name for name in methods if name not in (*UNBATCHED, plain)] or slower
     chosen, reason, ratio = choose(latencies, plain, others)
-    if rivals[chosen].site.fed is not None:  # it has other inputs than those that are asked for
-        chosen = next(name for name in fastest_first if rivals[name].site.fed is None)
-        reason += f"; since models were to share inputs, {WORDS[chosen]} ships all the same"
-    return Compared(rivals, rows, chosen, reason, ratio)
+    if methods[chosen].target.fed is not None:  # it has other inputs than those that are asked for
+        chosen = next(name for name in fastest_first if methods[name].target.fed is None)
+        reason += f"; because the models share inputs, {WORDS[chosen]} ships instead"
+    return BatchComparison(methods, rows, chosen, reason, ratio)
 
 
-def _predicted(rival: Rival) -> Measurement:
-    known, schedule = rival.site.opened.details.uncertainty, rival.found.schedule
+def _predicted(method: Method) -> Measurement:
+    known, schedule = method.target.opened.details.uncertainty, method.found.schedule
     found = Interval(0.0, 0.0, inf) if known is None else known.latency_us(tuple(schedule.stages))
     return Measurement(schedule.predicted_us or 0.0, found.low, found.high, ())
+
+
+class _StoppedError(Exception):
+    """The user interrupted the comparison."""
+
+
+def _interleaved(
+    here: AttachedModel,
+    candidates: Mapping[str, Candidate],
+    budget: Budget,
+    interrupt: Interrupt,
+    observer: Callable[[int, int], None],
+) -> Mapping[str, Measurement]:
+    """Measures interleaved; after an interruption, measures briefly again if the user wants a result."""
+
+    def round_done(done: int, total: int) -> None:
+        if interrupt.came:
+            raise _StoppedError
+        observer(done, total)
+
+    try:
+        return here.in_turn(candidates, budget, round_done)
+    except _StoppedError:
+        interrupt.ask()
+        return here.in_turn(candidates, _HURRIED, round_done)

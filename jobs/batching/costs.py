@@ -1,5 +1,5 @@
-"""What batching saves and costs on a device, learned from the best schedules of samples: of single operators of several
-models, batched and apart, and of what joins and parts their tensors.
+"""Gains and costs of batching on a device, from the best schedules of samples: single operators of several models,
+batched and separate, and the Concat and Split between them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SampledCosts:
         model: the composed model.
         ensemble: its members.
         best_us: the latency of a model under the best schedule for it; may measure, and is asked once for each sample.
-            Infinite where it is not known: what it is the price of is then too dear.
-        share: how much of what operators take apart, sample by sample, they take where whole models run side by side.
-            Lanes then need not wait for each other behind every operator, so it may be a good deal less than 1.
-        in_turn: whether operators apart run one after another, so that a sample of one says what any number take.
+            Infinite if unknown, which makes its price prohibitive.
+        share: latency of operators in whole models side by side over that of separate samples. Lanes then wait less for
+            each other, so it may be well below 1.
+        in_turn: whether separate operators run one after another, so one sample gives the price of any number.
     """
 
     model: Model
@@ -50,18 +50,18 @@ class SampledCosts:
     _samples: dict[str, Model] = field(default_factory=dict)
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """The share of the best schedule of the operators apart that counts, less that of the batched one."""
+        """`share` of the latency of the separate operators, less that of the batched one."""
         key = self._key(operators, count)
         apart_us = self._apart_us(key, operators)
         one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key[1]))))
         return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
 
     def apart_us(self, operators: Sequence[Operator], count: int) -> float:
-        """The best schedule of `count` operators like these apart, all of it; infinite where it is not known."""
+        """Latency of `count` separate operators like these; infinite if unknown."""
         return self._apart_us(self._key(operators, count), operators)
 
     def _key(self, operators: Sequence[Operator], count: int) -> Key:
-        """What a sample has in common with others that take as long."""
+        """Samples with this key take equally long."""
         first, *others = operators
         reads, weights = self.ensemble.reads[first.name], self._weights[first.name]
         reads_one = all(self.ensemble.reads[other.name] == reads for other in others)
@@ -89,7 +89,7 @@ class SampledCosts:
 
     @cached_property
     def _weights(self) -> Mapping[str, tuple[str, ...]]:
-        """For every operator the names of its weights: weights of one name are the same."""
+        """Weight names by operator; equal names mean equal weights."""
         return {each.name: tuple(spec.name for spec in each.weights) for each in self.model.graph.operators}
 
     @cached_property
@@ -108,5 +108,4 @@ class SampledCosts:
 
 
 def _repeated(operators: Sequence[Operator], count: int) -> list[Operator]:
-    """As many operators as a sample is to have."""
     return [operators[place % len(operators)] for place in range(count)]

@@ -1,4 +1,4 @@
-"""Which models come together, on which device, and what operators of them become one; also `batch --dry-run`."""
+"""Clusters of models, and their plans; also `batch --dry-run`."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """For what several models are put together, and how hard to try.
+    """Settings of `batch`.
 
     Attributes:
-        device: the device, as `--device` takes it.
+        device: the device, as for `--device`.
         policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
             "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
             another or side by side.
-        memory_nbytes: what the models of a cluster may take together; by default the memory of the device.
+        memory_nbytes: the memory limit of a cluster; by default the device's memory.
         shared_inputs: names of inputs that are fed once, to all models that have them.
-        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
-        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
-        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
-            by one into streams ("streams").
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        precision: the precision of a GPU: "fp32", "tf32" or "fp16".
+        launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
         budget_s: the seconds for everything; None for no limit.
-        profile_db: the profile database; by default the user's own.
-        resume: whether the latencies in the database are used.
+        profile_db: the profile database; by default the user's.
+        resume: whether to use the latencies in the database.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
-        skip_broken: whether a model that cannot be run is left out; else it ends the job.
+        skip_broken: whether to leave out models that cannot run, instead of failing.
     """
 
     device: str = "auto"
@@ -68,21 +67,16 @@ class BatchSettings:
 
     @property
     def batches(self) -> bool:
-        """Whether operators may become one."""
+        """Whether operators may be batched."""
         return self.policy not in UNBATCHED
 
     def limit_nbytes(self, device: Device) -> int | None:
-        """What the models of a cluster may take together on this device; None where that is not known."""
+        """The memory limit of a cluster on this device; None if unknown."""
         return device.info.memory_nbytes if self.memory_nbytes is None else self.memory_nbytes
 
 
 def device_for(models: Mapping[str, Model], settings: BatchSettings) -> ProfiledDevice:
-    """The device that the settings ask for.
-
-    Raises:
-        UsageError: there is no such device, or a setting means nothing on it.
-        DeviceError: the device is not attached.
-    """
+    """The device that the settings ask for."""
     check_name(settings.device)
     device = resolve(settings.device, next(iter(models.values())))
     device.check(settings.opening)
@@ -98,27 +92,24 @@ def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tu
         DeviceError: the device is not attached.
     """
     if not models:
-        raise UsageError("there is no model to put together.")
+        raise UsageError("no model to batch: name at least one")
     if settings.policy not in POLICY_NAMES:
-        raise UsageError(f"there is no policy {settings.policy!r}; there are {', '.join(POLICY_NAMES)}")
+        raise UsageError(f"unknown policy {settings.policy!r}: choose from {', '.join(POLICY_NAMES)}")
     own = {spec.name for model in models.values() for spec in model.graph.inputs}
     if unknown := [name for name in settings.shared_inputs if name not in own]:
         have = ", ".join(sorted(own))
-        raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
+        raise UsageError(f"cannot share input {unknown[0]!r}: no model has it; the inputs are {have}")
     return clusters_of(models, settings.policy, settings.limit_nbytes(device_for(models, settings)))
 
 
 def clusters_of(
     models: Mapping[str, Model], policy: PolicyName = "auto", memory_nbytes: int | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """Which models are put into one graph: similar ones, or with the policy "fcfs" those that came one after another.
+    """Names of the models of each cluster: similar ones, or with the policy "fcfs" consecutive ones.
 
     Args:
         models: by name, in the order in which they came.
-        memory_nbytes: what the models of a cluster may take together; None for any amount.
-
-    Raises:
-        UsageError: a model takes more than that alone.
+        memory_nbytes: the memory limit of a cluster; None for no limit.
     """
     names = tuple(models)
     footprints = [footprint_of(model) for model in models.values()]
@@ -126,8 +117,8 @@ def clusters_of(
     for name, footprint in zip(names, footprints, strict=True):
         if (alone := together_nbytes([footprint])) > limit:
             raise UsageError(
-                f"model {name!r} takes {alone / 1e6:.1f} MB alone, and {limit / 1e6:.1f} MB are allowed.\n"
-                "Allow more with --memory, or leave the model out."
+                f"model {name!r} alone needs {alone / 1e6:.1f} MB, over the limit of {limit / 1e6:.1f} MB.\n"
+                "Raise the limit with --memory, or remove the model."
             )
 
     def fits(places: Collection[int]) -> bool:
@@ -144,15 +135,14 @@ def clusters_of(
 def divided(
     models: Mapping[str, Model], settings: BatchSettings, limit_nbytes: int, plan_nbytes: int
 ) -> tuple[tuple[str, ...], ...]:
-    """The names of the models of a cluster, in at least two parts, since its plan takes more than is allowed.
+    """The names of a cluster's models in at least two parts, since its plan exceeds the memory limit.
 
-    Estimates are taken to fall as far below the plans of the parts as below the plan of the whole. A part may still
-    turn out to take too much, and is divided in its turn.
+    Assumes that estimates are as far below the parts' plans as below the whole plan. A part that still exceeds the
+    limit is divided again.
 
     Args:
-        models: of the cluster, two or more.
-        limit_nbytes: what is allowed.
-        plan_nbytes: what the plan of the whole takes: more.
+        limit_nbytes: the limit.
+        plan_nbytes: the size of the whole plan, above the limit.
     """
     footprints = [footprint_of(model) for model in models.values()]
     largest = max(together_nbytes([each]) for each in footprints)
@@ -163,11 +153,11 @@ def divided(
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """Models in one graph, and what batching knows of them.
+    """Models in one graph, ready to be batched.
 
     Attributes:
         composition: the models, without batching.
-        ensemble: the same, as plans see them.
+        ensemble: the same, for plans.
     """
 
     composition: Composition
@@ -183,7 +173,7 @@ class Cluster:
         return planned(self.ensemble, costs, policy)
 
     def batched(self, plan: Plan) -> Model:
-        """The model in which the groups of a plan are one operator each; the composed model where it has none."""
+        """The model with the groups of a plan batched; the composed model if it has none."""
         return batched(self.model, plan.all_groups()) if plan.groups else self.model
 
 
@@ -193,11 +183,6 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
     Args:
         models: by name.
         shared_inputs: names of inputs that all models of the cluster that have them share.
-        name: of the model that is made.
-
-    Raises:
-        UsageError: names or shared inputs are not possible.
-        InvalidModelError: the models' opsets cannot be brought together.
     """
     composition = compose(models, shared_inputs, name)
     return Cluster(composition, ensemble_of(composition))
@@ -208,9 +193,8 @@ class ClusterEstimate:
     """Models that come together.
 
     Attributes:
-        names: of the models.
         operators: how many they have together, with what is equal counted once.
-        alike: how many of them could be one with those of other models.
+        alike: the number of these that can be batched.
         shared: nodes that are left out, since another model computes the same.
         memory: bytes of weights, and the most that tensors take at once.
     """
@@ -224,7 +208,7 @@ class ClusterEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What `batch` would put together on a device, and the limit of memory; None where it is not known."""
+    """The clusters of `batch` on a device, and the memory limit; None if unknown."""
 
     device_kind: str
     device_name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from iosched.jobs.member_checks import check_members
+from iosched.jobs.batching.member_checks import check_members
 from iosched.models.batching.replacement import replaced
 from iosched.models.composition.members import members_of
 from iosched.models.errors import MismatchError
@@ -21,14 +21,13 @@ def replace_members(
 ) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
     """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
 
-    The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what
-    the file computed before. Returns also, by the names of models, the weights that each had together with others and
-    has now for itself.
+    Outputs of new models are compared with onnxruntime on each, those of all others with the file before. Also returns,
+    by model, the weights that are no longer shared.
 
     Raises:
-        UsageError: there is no such member, or its weights cannot be replaced; the text says why.
+        UsageError: there is no such member, or its weights cannot be replaced.
         InvalidScheduleError: the schedule is not of this file.
-        MismatchError: a member computes something else than it should.
+        MismatchError: a member computes other values than it should.
         DeviceError: onnxruntime is not installed.
     """
     model, unshared = whole, {}
@@ -47,4 +46,4 @@ def _check(before: Model, after: Model, models: Mapping[str, Model]) -> None:
     kept = {name for member in members if member.name not in models for name in member.outputs.values()}
     found = compare({name: outputs[name] for name in kept}, {name: expected[name] for name in kept})
     if not found.passed:
-        raise MismatchError(f"models that were not replaced compute something else than before: {found.reasons[0]}")
+        raise MismatchError(f"outputs of models that were not replaced have changed: {found.reasons[0]}")

@@ -1,1 +1,1 @@
-"""Finds the first operator of a model that computes something else than onnxruntime does."""
+"""Finds the first operator of a model that computes other values than onnxruntime does."""

@@ -1,4 +1,4 @@
-"""Finds the first operator of a model that computes something else than onnxruntime, and what that means."""
+"""Finds the first operator of a model whose values differ from onnxruntime's, and the cause."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from iosched.jobs.bisect_mismatch.difference import Cause, FirstDifference, place_of
-from iosched.jobs.bisect_mismatch.model_pair import FAILURES, Site
+from iosched.jobs.bisect_mismatch.difference import Cause, FirstDifference, position_of
+from iosched.jobs.bisect_mismatch.model_pair import FAILURES, MismatchCase
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.compare import Check, combine
 
 
-def first_difference(site: Site) -> FirstDifference | None:
+def first_difference(case: MismatchCase) -> FirstDifference | None:
     """The first operator that differs on the way to the first output that does.
 
-    None where no output of an operator differs any more: in a run of its own, on the model as it was loaded.
-
-    Raises:
-        IoschedError: the model cannot be run.
+    None if no output of an operator differs any more: in a run of its own, on the model as it was loaded.
 
     Complexity: the model is compiled and run about log2 of its operators times, on the device and on onnxruntime, each
     time with a few tensors more among its outputs.
     """
-    search = _Search(site)
-    outputs = site.model.graph.outputs
+    search = _Search(case)
+    outputs = case.model.graph.outputs
     checks = search.checks(outputs)
-    producer = site.model.graph.producer
+    producer = case.model.graph.producer
     by_operator: dict[str, bool] = {}
     for name, check in checks.items():
         if name in producer:
@@ -35,18 +32,18 @@ def first_difference(site: Site) -> FirstDifference | None:
     if not differing:
         return None
     alike = [name for name, passed in by_operator.items() if passed]
-    found = find_differing(site.model.graph, _order(site), differing, alike, search.look)
+    found = find_differing(case.model.graph, _order(case), differing, alike, search.look)
     return search.described(found)
 
 
-def _order(site: Site) -> Sequence[str]:
-    """All operators in the order of the schedule where that names just them, else in that of the graph."""
-    in_graph = [operator.name for operator in site.model.graph.operators]
-    if site.document is None:
+def _order(case: MismatchCase) -> Sequence[str]:
+    """Operators in schedule order if that covers exactly the graph, else in graph order."""
+    in_graph = [operator.name for operator in case.model.graph.operators]
+    if case.document is None:
         return in_graph
-    scheduled = [name for stage in site.document.schedule.stages for name in stage.operators]
+    scheduled = [name for stage in case.document.schedule.stages for name in stage.operators]
     place = {name: number for number, name in enumerate(scheduled)}
-    before = site.model.graph.predecessors
+    before = case.model.graph.predecessors
     fits = place.keys() == set(in_graph) and all(place[one] < place[name] for name in in_graph for one in before[name])
     return scheduled if fits else in_graph
 
@@ -57,31 +54,29 @@ def _finite(value: float) -> float | None:
 
 @dataclass(eq=False)
 class _Search:
-    """Looks into the model, and notes what it saw.
+    """Inspects intermediate tensors.
 
     Attributes:
-        seen: the checks of tensors.
-        vanished: whether a run that was looked into had outputs without a fault.
-        runs: how often the model was run to look into it; more often than there were looks where tensors could not be
-            returned together.
+        seen: checks by tensor.
+        vanished: whether outputs were correct in a run that was inspected.
+        runs: the number of inspecting runs; above the number of looks if tensors could not be returned together.
     """
 
-    site: Site
+    case: MismatchCase
     seen: dict[str, Check] = field(default_factory=dict)
     wrong_outputs: frozenset[str] = frozenset()
     vanished: bool = False
     runs: int = 0
 
     def checks(self, outputs: Sequence[str]) -> Mapping[str, Check]:
-        """Runs the model as it is, and compares its outputs."""
-        found = self.site.compared(self.site.computed(()), self.site.expected(outputs))
+        found = self.case.compared(self.case.computed(()), self.case.expected(outputs))
         self.wrong_outputs = frozenset(name for name, check in found.items() if not check.passed)
         self.seen |= found
         return found
 
     def look(self, operators: Sequence[str]) -> Mapping[str, bool]:
-        """See `bisection.Look`. What makes the fault vanish when it is looked at counts as what cannot be seen."""
-        by_name = self.site.model.graph.by_name
+        """See `Look`. Tensors whose inspection makes the fault vanish count as unseen."""
+        by_name = self.case.model.graph.by_name
         wanted = {name: by_name[name].outputs for name in operators}
         seen = self._seen([tensor for outputs in wanted.values() for tensor in outputs])
         if seen is None:
@@ -94,33 +89,31 @@ class _Search:
         }
 
     def _seen(self, tensors: Sequence[str]) -> Mapping[str, Check] | None:
-        """Checks of the tensors that both have; None where they cannot be looked at together."""
-        expected = self.site.expected((*tensors, *self.wrong_outputs))
+        expected = self.case.expected((*tensors, *self.wrong_outputs))
         if not any(name in expected for name in tensors):
             return {}
         self.runs += 1
         try:
-            computed = self.site.computed([name for name in tensors if name in expected])
+            computed = self.case.computed([name for name in tensors if name in expected])
         except FAILURES:
             return None
-        found = self.site.compared(computed, expected)
+        found = self.case.compared(computed, expected)
         if all(found[name].passed for name in self.wrong_outputs if name in found):
             self.vanished = True
             return None
         return {name: found[name] for name in tensors if name in found}
 
     def described(self, found: Differing) -> FirstDifference:
-        """What was found, with what onnxruntime says of the operator alone."""
-        graph = self.site.model.graph
+        graph = self.case.model.graph
         operator = graph.by_name[found.operator]
         own = combine([self.seen[name] for name in operator.outputs if name in self.seen])
         inputs_max_rel, cause = self._alone([*found.unseen, found.operator]) if found.is_complete else (None, None)
-        document = self.site.document
+        document = self.case.document
         return FirstDifference(
             operator=operator.name,
             type=operator.type,
             unseen=found.unseen,
-            place=place_of(None if document is None else document.schedule, operator.name),
+            place=position_of(None if document is None else document.schedule, operator.name),
             max_abs=_finite(own.max_abs),
             max_rel=_finite(own.max_rel),
             inputs_max_rel=inputs_max_rel,
@@ -132,38 +125,38 @@ class _Search:
         )
 
     def _alone(self, operators: Sequence[str]) -> tuple[float | None, Cause | None]:
-        """How far off what these operators read is, and what is wrong by what onnxruntime makes of just that."""
-        site, graph = self.site, self.site.model.graph
+        """The error of these operators' inputs, and the cause by onnxruntime's results from the same inputs."""
+        case, graph = self.case, self.case.model.graph
         outputs = graph.by_name[operators[-1]].outputs
         written = {name for each in operators for name in graph.by_name[each].outputs}
         read = dict.fromkeys(name for each in operators for name in graph.by_name[each].inputs if name not in written)
         between = [name for name in read if name in graph.producer]
         try:
-            computed = site.computed([*between, *outputs])
+            computed = case.computed([*between, *outputs])
         except FAILURES:
             return None, None
-        checks = site.compared(computed, site.expected(between))
+        checks = case.compared(computed, case.expected(between))
         off = _finite(max((check.max_rel for check in checks.values()), default=0.0))
-        given = {**site.inputs, **computed}
+        given = {**case.inputs, **computed}
         if any(name not in given for name in read) or not {*outputs} <= {*computed}:
             return off, None
-        if all(check.passed for check in site.compared(computed, site.expected(outputs)).values()):
+        if all(check.passed for check in case.compared(computed, case.expected(outputs)).values()):
             self.vanished = True
             return off, None
         return off, self._cause(operators, given, outputs)
 
     def _cause(self, operators: Sequence[str], given: Mapping[str, object], outputs: Sequence[str]) -> Cause | None:
-        site = self.site
+        case = self.case
         ran = {name: given[name] for name in outputs}
 
         def agrees(expected: Mapping[str, object] | None) -> bool | None:
-            return None if expected is None else all(c.passed for c in site.compared(ran, expected).values())
+            return None if expected is None else all(c.passed for c in case.compared(ran, expected).values())
 
-        own = agrees(site.alone(site.model, operators, given, outputs))
-        (original, *others) = site.originals
+        own = agrees(case.alone(case.model, operators, given, outputs))
+        (original, *others) = case.originals
         if others or original.prefix:
             return {None: None, False: "runtime", True: None}[own]
-        theirs = own if original.model is site.model else agrees(site.alone(original.model, operators, given, outputs))
+        theirs = own if original.model is case.model else agrees(case.alone(original.model, operators, given, outputs))
         if theirs:
             return "rounding"
         if own is False:
@@ -172,7 +165,7 @@ class _Search:
 
 
 Look = Callable[[Sequence[str]], Mapping[str, bool]]
-"""Says of operators whether all that they compute is as it should be; those that it cannot look at are left out."""
+"""Maps operators to whether their results are correct; leaves out those that cannot be inspected."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +173,9 @@ class Differing:
     """An operator that differs, though nothing that it reads does.
 
     Attributes:
-        operator: its name.
-        unseen: operators right before it, in order, that could not be looked at: it may as well be one of them.
-        looks: how often the graph was looked at.
-        is_complete: whether the search came to its end; else `unseen` are all that were still in question.
+        unseen: operators right before it, in order, that could not be inspected: it may be one of them.
+        looks: the number of looks.
+        is_complete: whether the search finished; if not, `unseen` are all remaining suspects.
     """
 
     operator: str
@@ -200,17 +192,16 @@ def find_differing(
     look: Look,
     most_looks: int = 64,
 ) -> Differing:
-    """Finds an operator that differs, while all that it reads is as it should be, on the way to one that differs.
+    """Finds an operator that differs while its inputs are correct, among the ancestors of one that differs.
 
-    Each look is at a cut: those operators before the middle of what is in question whose results are read behind it.
-    Where all of them are as they should be, the fault lies behind; where one is not, before the first of these or in
-    it. That a difference may die out again on its way, and that others begin elsewhere, changes nothing: what is left
-    in the end is seen to differ, and all that it reads is seen to be as it should be.
+    Each look inspects a cut: the suspects up to the middle whose results are read after it. If all are correct, the
+    fault is after the cut, else at or before the first incorrect one. Differences that vanish again or begin elsewhere
+    do not matter: the operator found differs, and all its inputs are correct.
 
     Args:
         order: all operators in the order in which they run, which is a topological one.
-        differing: operators that are known to differ, one at least; the search is on the way to the first of them.
-        alike: operators that are known to compute what they should.
+        differing: operators known to differ, at least one; the search is for the cause of the first.
+        alike: operators known to be correct.
         look: see `Look`.
         most_looks: after so many the search ends.
 
@@ -234,7 +225,7 @@ def find_differing(
 
 
 def _between(graph: ComputationGraph, bad: str, good: Collection[str]) -> set[str]:
-    """What `bad` is computed from, back to operators that are good."""
+    """Ancestors of `bad`, up to good operators."""
     found, waiting = set[str](), [bad]
     while waiting:
         for name in graph.predecessors[waiting.pop()]:
@@ -245,7 +236,7 @@ def _between(graph: ComputationGraph, bad: str, good: Collection[str]) -> set[st
 
 
 def _cut(graph: ComputationGraph, between: Sequence[str], bad: str, middle: str) -> list[str]:
-    """Those up to `middle` whose results are read behind it."""
+    """Operators up to `middle` whose results are read after it."""
     until = between.index(middle) + 1
     behind = {bad, *between[until:]}
     return [name for name in between[:until] if not behind.isdisjoint(graph.successors[name])]

@@ -1,4 +1,4 @@
-"""What is said of the first operator that differs."""
+"""The first operator that differs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ Cause = Literal["runtime", "model", "rounding"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an operator stands in a schedule.
+class SchedulePosition:
+    """The position of an operator in a schedule.
 
     Attributes:
-        block: the index of its block.
         stage: the number of its stage, counted from 0 over all blocks.
         group: the number of its group in the stage, from 0.
-        strategy: how the stage runs.
         as_one_with: the operators that run as one with it.
     """
 
@@ -32,31 +30,28 @@ class Place:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first operator whose results are further off than allowed, while what it reads is not.
+    """The first operator whose results exceed the tolerance while its inputs do not.
 
     Attributes:
-        operator: its name.
-        type: its type.
-        unseen: operators right before it that could not be looked at apart from it: it may as well be one of them.
-        place: where it stands in the schedule; None where there is none.
-        max_abs: the largest difference of its results from onnxruntime's; None where they cannot be compared, as where
-            there is NaN.
+        unseen: operators right before it that could not be inspected separately: it may be one of them.
+        place: its position in the schedule; None if there is none.
+        max_abs: the largest difference of its results from onnxruntime's; None if they cannot be compared, for example
+            with NaN.
         max_rel: the same relative to the scale of the tensor.
-        inputs_max_rel: the same of all that it reads; None where that could not be looked at.
-        reason: what is wrong with its results, for people.
-        cause: what onnxruntime says of the operator alone, given just what it read: "runtime", it computes something
-            else, so how the operator is run is wrong; "model", it does so with the original's operator alone, so the
-            file differs from the original; "rounding", it computes the same, so small differences before it have added
-            up. None where that could not be tried.
-        vanishes: whether the outputs were right in a run that was looked into, as where memory is overwritten.
-        is_complete: whether the search came to its end.
-        looks: how often the model was run to look into it.
+        inputs_max_rel: the same of all that it reads; None if that could not be looked at.
+        reason: the difference, for display.
+        cause: from onnxruntime's results for the same operator inputs. "runtime": they differ, so the operator runs
+            wrongly; "model": only those of the original's operator differ, so the file differs; "rounding": they are
+            equal, so small differences accumulated. None if that could not be tried.
+        vanishes: whether outputs were correct in an inspecting run, for example if memory is overwritten.
+        is_complete: whether the search finished.
+        looks: the number of inspecting runs.
     """
 
     operator: str
     type: str
     unseen: tuple[str, ...]
-    place: Place | None
+    place: SchedulePosition | None
     max_abs: float | None
     max_rel: float | None
     inputs_max_rel: float | None
@@ -67,14 +62,16 @@ class FirstDifference:
     looks: int
 
 
-def place_of(schedule: Schedule | None, operator: str) -> Place | None:
-    """Where `operator` stands in `schedule`; None where it does not, or there is none."""
+def position_of(schedule: Schedule | None, operator: str) -> SchedulePosition | None:
+    """The position of `operator` in `schedule`, if any."""
     number = 0
     for block in () if schedule is None else schedule.blocks:
         for stage in block.stages:
             for group, names in enumerate(stage.groups):
                 if operator in names:
                     others = tuple(name for name in stage.operators if name != operator)
-                    return Place(block.index, number, group, stage.strategy.value, others if runs_as_one(stage) else ())
+                    return SchedulePosition(
+                        block.index, number, group, stage.strategy.value, others if runs_as_one(stage) else ()
+                    )
             number += 1
     return None

@@ -1,4 +1,4 @@
-"""A model whose outputs differ, and what it and onnxruntime compute in between."""
+"""A model whose outputs differ, and its intermediate tensors on the device and on onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
 
 Values = Mapping[str, Any]
-"""What was computed, by the names of tensors."""
+"""Computed values by tensor."""
 
 
 FAILURES = (IoschedError, ValueError, KeyError)
-"""What is raised where a model cannot be run with more outputs: no plan passes, or a library has no such tensor."""
+"""Raised if a model cannot be run with more outputs: no plan passes, or a library has no such tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class Original:
-    """A model on onnxruntime that says what the tensors of another one should be.
+    """A model whose onnxruntime results are the reference for another one.
 
     Attributes:
-        model: what onnxruntime runs.
-        inputs: for its inputs, what they are called in the other model.
-        prefix: what the names of its tensors begin with in the other model, and not in this one.
+        model: the reference model.
+        inputs: the names of its inputs in the other model.
+        prefix: the prefix of its tensors' names in the other model.
     """
 
     model: Model
@@ -55,15 +55,14 @@ class Original:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """A model whose outputs differ from what onnxruntime computes from the same inputs.
+class MismatchCase:
+    """A model whose outputs differ from onnxruntime's.
 
     Attributes:
-        model: the model, as it is run.
         document: its schedule, in the names of its operators; None if it has none.
         device: runs it.
-        inputs: what the outputs were computed from.
-        originals: what it is compared with: one model, or each of those in a composed one.
+        inputs: the model's inputs.
+        originals: the references: one model, or each member of a composed one.
         rtol: how far off floats may be, see `compare`.
         threads: how many cores run it; None for all that may be used.
     """
@@ -77,19 +76,16 @@ class Site:
     threads: int | None = None
 
     def computed(self, tensors: Sequence[str]) -> Values:
-        """The outputs of the model as it is run here, and these tensors as far as it has them.
+        """The outputs of the model on the device, and these tensors if it has them.
 
-        The model is compiled anew, to return the tensors too.
-
-        Raises:
-            IoschedError: it cannot be run with these tensors among its outputs; see also `FAILURES`.
+        The model is compiled again, to return the tensors too.
         """
         looked_into = probed(self.model, tensors)
         with closing(self.device.executor(looked_into, self.document, self.threads)) as executor:
             return executor.run(self.inputs)
 
     def expected(self, tensors: Sequence[str]) -> Values:
-        """What onnxruntime computes for these tensors; those are missing that no original has."""
+        """onnxruntime's values of these tensors, without those that no original has."""
         found: dict[str, Any] = {}
         for original in self.originals:
             found |= original.values(tensors, self.inputs)
@@ -97,9 +93,9 @@ class Site:
 
     @cached_property
     def rtol_between(self) -> float:
-        """How far off floats inside the model may be: those that stand for whole numbers by a step of these.
+        """Tolerance of intermediate floats; those that represent whole numbers may be off by one step.
 
-        Where results are asked for, a library no longer fuses what computes them, and numbers fall to the other side.
+        If results are requested, a library no longer fuses their operators, and rounding differs.
         """
         return max(self.rtol, HALF_RTOL) if quantized_operators(self.model.graph) else self.rtol
 
@@ -110,7 +106,7 @@ class Site:
         return {name: compare({name: computed[name]}, {name: expected[name]}, rtol=rtol[name]) for name in rtol}
 
     def alone(self, model: Model, operators: Sequence[str], inputs: Values, outputs: Sequence[str]) -> Values | None:
-        """What onnxruntime computes by just these operators of `model` from what they read; None if it cannot."""
+        """onnxruntime's results of only these operators of `model` from their inputs; None if it cannot run them."""
         if any(name not in model.graph.by_name for name in operators):
             return None
         try:

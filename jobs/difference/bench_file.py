@@ -13,18 +13,18 @@ from msgspec.json import decode
 from iosched.models.errors import UsageError
 
 _LEAST_US, _MOST_US = 1e-6, 1e15
-"""What a run can take: a picosecond, or thirty years."""
+"""The range of plausible latencies: a picosecond to thirty years."""
 
 
 class BenchRow(Struct, frozen=True):
-    """A row, of which no more is needed than how many runs went on at the same time."""
+    """A row; only its name and concurrency are needed."""
 
     name: str
     in_flight: int = 1
 
 
 class BenchLine(Struct, frozen=True):
-    """What one line of `bench --json` says of one batch size; `docs/json.md` has the keys."""
+    """A line of `bench --json`, of one batch size; see `docs/json.md`."""
 
     model: str
     device: str
@@ -46,23 +46,19 @@ class BenchLine(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BenchFile:
-    """All results of one file; `place` is what errors call it."""
+    """All results of one file; `place` is its name in errors."""
 
     place: str
     lines: tuple[BenchLine, ...]
 
 
 def is_bench(data: bytes) -> bool:
-    """Whether a text that begins with a brace is meant to be a result of `bench --json`, sound or not."""
+    """Whether a JSON text is a result of `bench --json`, valid or not."""
     return b'"samples_us"' in data and b'"rows"' in data
 
 
 def parse_bench(data: bytes, place: str) -> BenchFile:
-    """Reads the objects that `bench --json` printed, one on each line, or a single one on several lines.
-
-    Raises:
-        UsageError: the text is no such result.
-    """
+    """Reads the objects that `bench --json` printed, one on each line, or a single one on several lines."""
     try:
         lines = tuple(decode(each, type=BenchLine) for each in _objects(data))
     except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
@@ -71,7 +67,7 @@ def parse_bench(data: bytes, place: str) -> BenchFile:
         _check(line, place)
     sizes = [line.batch_size for line in lines]
     if len(set(sizes)) < len(sizes):
-        raise UsageError(f"{place}: has several results of one batch size: keep one of them")
+        raise UsageError(f"{place}: several results have the same batch size: keep one of them")
     return BenchFile(place, lines)
 
 
@@ -85,9 +81,9 @@ def _objects(data: bytes) -> Sequence[bytes]:
 
 def _check(line: BenchLine, place: str) -> None:
     if any(row.in_flight < 1 for row in line.rows):
-        raise UsageError(f"{place}: not a result of 'iosched bench --json': fewer than one run at a time")
+        raise UsageError(f"{place}: not a result of 'iosched bench --json': in_flight is below 1")
     for name in line.names:
         if not all(_LEAST_US <= each <= _MOST_US for each in line.samples(name)):
             raise UsageError(
-                f"{place}: the samples of {name!r} are not all latencies that a run can have: measure again"
+                f"{place}: samples of {name!r} are outside the range of plausible latencies: measure again"
             )

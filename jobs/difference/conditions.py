@@ -1,4 +1,4 @@
-"""In what machine, versions, seeds and load of two results differ, as `provenance` in each says."""
+"""Differences in machine, versions, seeds and load between two results, by their `provenance`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _SHORT_COMMIT = 10
 
 
 def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """What ends a sentence that begins with "the two are": nothing where all is alike, or where one does not say.
+    """Ends of sentences that begin with "the two are"; none if all is equal or unknown.
 
     Args:
         one: the `provenance` of a file, which a stranger may have written; empty in files of versions without it.
         other: that of the other file.
     """
     for key, words in (
-        ("machine", "of different machines"),
-        ("versions", "of different versions"),
-        ("seeds", "of different seeds"),
+        ("machine", "from different machines"),
+        ("versions", "from different versions"),
+        ("seeds", "from different seeds"),
     ):
         before, after = one.get(key), other.get(key)
         if not isinstance(before, dict) or not isinstance(after, dict):
@@ -31,11 +31,10 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
             yield f"{words} ({'; '.join(found[:_MOST])}{more})"
     loads = [str(each.get("background_load", 0))[:_LONGEST] for each in (one, other)]
     if loads[0] != loads[1]:
-        yield f"measured next to unequal background loads ({', then '.join(loads)})"
+        yield f"measured under different background loads ({' and '.join(loads)})"
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """One text for each value, those of a mapping inside under their own names."""
     found: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -56,4 +55,4 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[st
     for key in dict.fromkeys((*before, *after)):
         one, other = before.get(key, "none"), after.get(key, "none")
         if one != other:
-            yield f"{key[:_LONGEST]} {one}, then {other}"
+            yield f"{key[:_LONGEST]} {one} and {other}"

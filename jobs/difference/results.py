@@ -1,4 +1,4 @@
-"""Compares two results of `bench`, which were measured at different times, and decides whether one is too slow."""
+"""Compares two results of `bench`, and decides whether the second one is too slow."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from iosched.profiler.measuring.interleave import speedup_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, quantile
 
 USUAL_ROW = "iosched"
-"""The row that a gate looks at unless others are named: what was shipped."""
+"""The row that a gate checks by default."""
 
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class RowDifference:
-    """What one row took before and after.
+    """The latencies of a row before and after.
 
     Attributes:
-        batch_size: of both results.
-        name: of the row.
         before: median in microseconds, or, relative to another row, that over the median of the other.
         after: the same of the second result.
         ratio: `after` over `before`; above 1 the second is slower.
-        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that
-            of the ratios within rounds, extended to `ratio` where that lies outside.
-        samples: how many samples the two have.
+        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that of
+            the ratios within rounds, extended to `ratio` if that is outside.
+        samples: the numbers of samples.
     """
 
     batch_size: int | None
@@ -57,7 +55,7 @@ class ResultsDifference:
         rows: those that both have, batch size by batch size.
         only_before: rows, as pairs of a batch size and a name, that the second one does not have.
         only_after: rows that the first one does not have.
-        remarks: sentences on what makes the two hard to compare.
+        remarks: notes on differing conditions.
     """
 
     rows: tuple[RowDifference, ...]
@@ -68,7 +66,7 @@ class ResultsDifference:
 
 @dataclass(frozen=True)
 class Gate:
-    """What became of a gate.
+    """The result of a gate.
 
     Attributes:
         max_regression: how much slower rows may be: 0.03 for 3 %.
@@ -80,7 +78,7 @@ class Gate:
 
     @property
     def failed(self) -> tuple[RowDifference, ...]:
-        """The rows whose whole interval lies above what is allowed."""
+        """The rows whose whole interval lies above the limit."""
         least = 1 + self.max_regression
         return tuple(row for row in self.rows if row.interval is not None and row.interval.low > least)
 
@@ -100,12 +98,9 @@ def compare_results(
     """Compares the rows that two results have in common.
 
     Args:
-        before: the first result.
-        after: the second one.
         seed: of the bootstrap.
-        relative_to: a row of both results that others are divided by, round by round, before they are compared: what
-            slows down the whole machine then counts for nothing.
-        anyway: whether results of other models, devices and batch sizes are compared, too.
+        relative_to: a row by which others are divided, round by round, to cancel changes of the whole machine.
+        anyway: whether to compare results of different models, devices and batch sizes.
 
     Raises:
         UsageError: the two are not of one model, device and batch size, or have no row in common.
@@ -113,14 +108,12 @@ def compare_results(
     pairs = _pairs(before, after, anyway)
     remarks = tuple(dict.fromkeys(text for one, other in pairs for text in _unlike(one, other)))
     if remarks and not anyway:
-        raise UsageError(
-            f"{before.place} and {after.place} are {'; '.join(remarks)}: compare them all the same with --anyway"
-        )
+        raise UsageError(f"{before.place} and {after.place} are {'; '.join(remarks)}: use --anyway to compare them")
     places = (text for one, other in pairs for text in unlike_places(one.provenance, other.provenance))
     remarks = (*remarks, *dict.fromkeys(places))
     rows = tuple(row for one, other in pairs for row in _rows(one, other, seed, relative_to))
     if not rows:
-        raise UsageError(f"{before.place} and {after.place} have no row in common to be compared")
+        raise UsageError(f"{before.place} and {after.place} have no row in common")
     only = [
         tuple((one.batch_size, name) for one, other in order for name in one.names if name not in other.names)
         for order in (pairs, [(other, one) for one, other in pairs])
@@ -129,10 +122,9 @@ def compare_results(
 
 
 def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] = ()) -> Gate:
-    """Whether rows are too slow: where their whole interval lies above `1 + max_regression`.
+    """Finds rows whose whole interval is above `1 + max_regression`.
 
     Args:
-        found: the comparison.
         max_regression: how much slower they may be: 0.03 for 3 %.
         names: the rows to look at; by default `USUAL_ROW`.
 
@@ -143,21 +135,19 @@ def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] =
     for name in wanted:
         if all(row.name != name for row in found.rows):
             known = ", ".join(dict.fromkeys(row.name for row in found.rows))
-            raise UsageError(
-                f"there is no row {name!r} in both results to gate: name one with --row; there are {known}"
-            )
+            raise UsageError(f"row {name!r} is not in both results: select one with --row; both have {known}")
     rows = tuple(row for row in found.rows if row.name in wanted)
     few = [row for row in rows if row.interval is None]
     if few:
         raise UsageError(
-            f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)}, it takes {LEAST_SAMPLES}): measure"
-            " with more --rounds"
+            f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)} of at least {LEAST_SAMPLES}):"
+            " measure with more --rounds"
         )
     return Gate(max_regression, rows)
 
 
 def _pairs(before: BenchFile, after: BenchFile, anyway: bool) -> list[tuple[BenchLine, BenchLine]]:
-    """The results of one batch size, or the only ones of both files."""
+    """Results of equal batch sizes, or the only ones of both files."""
     if anyway and len(before.lines) == len(after.lines) == 1:
         return [(before.lines[0], after.lines[0])]
     others = {line.batch_size: line for line in after.lines}
@@ -172,7 +162,6 @@ def _pairs(before: BenchFile, after: BenchFile, anyway: bool) -> list[tuple[Benc
 
 
 def _unlike(one: BenchLine, other: BenchLine) -> Iterator[str]:
-    """In what two results are not of the same thing."""
     if one.model != other.model:
         yield f"of different models ({one.model} and {other.model})"
     if one.device != other.device:
@@ -183,7 +172,7 @@ def _unlike(one: BenchLine, other: BenchLine) -> Iterator[str]:
 
 def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) -> Iterator[RowDifference]:
     if relative_to is not None and not (relative_to in one.names and relative_to in other.names):
-        raise UsageError(f"there is no row {relative_to!r} in both results: --relative-to names one that both have")
+        raise UsageError(f"row {relative_to!r} is not in both results: select another one with --relative-to")
     for name in one.names:
         if name in other.names and name != relative_to:
             first, second = _relative(one, name, relative_to), _relative(other, name, relative_to)
@@ -195,13 +184,11 @@ def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) 
 
 
 def _median(line: BenchLine, name: str, relative_to: str | None) -> float:
-    """The median of a row, over that of another row if one is named: as `bench` gives it."""
     median_us = quantile(line.samples(name), 0.5)
     return median_us if relative_to is None else median_us / quantile(line.samples(relative_to), 0.5)
 
 
 def _relative(line: BenchLine, name: str, relative_to: str | None) -> Sequence[float]:
-    """The samples of a row, each over that of another row in the same round if one is named."""
     samples = line.samples(name)
     if relative_to is None:
         return samples

@@ -18,9 +18,8 @@ class SchedulesDifference:
 
     Attributes:
         before: the first one, in the names of the second one's model if that is known and has the same structure.
-        after: the second one.
         found: how their schedules differ.
-        remarks: sentences on what else is not the same in the two.
+        remarks: notes on other differences.
     """
 
     before: ScheduleDocument
@@ -34,7 +33,7 @@ class SchedulesDifference:
         if self.found.equal:
             return None
         changed = len(self.found.operators)
-        return MismatchError(f"the schedules differ: {changed} of {self.found.count} operators do not run alike")
+        return MismatchError(f"the schedules differ: {changed} of {self.found.count} operators run differently")
 
 
 def compare_schedules(
@@ -46,9 +45,9 @@ def compare_schedules(
     """Compares two schedules by the names of their operators.
 
     Args:
-        before: the first one, and its model if that is at hand.
-        after: the second one, likewise. With a model of the same structure at hand, names need not be the same.
-        anyway: whether schedules of different models are compared, too.
+        before: the first one, and its model if known.
+        after: the second one, likewise. With a model of the same structure available, names need not be the same.
+        anyway: whether to compare schedules of different models.
 
     Raises:
         UsageError: the schedules are of different models.
@@ -56,8 +55,8 @@ def compare_schedules(
     one, other = _in_one_language(before, after)
     if not _is_one_model(one, other) and not anyway:
         raise UsageError(
-            f"these are schedules of different models ({before[0].model} and {after[0].model}), or of other shapes:"
-            " compare them all the same with --anyway"
+            f"the schedules are for different models ({before[0].model} and {after[0].model}) or input shapes:"
+            " use --anyway to compare them"
         )
     return SchedulesDifference(one, other, difference(one.schedule, other.schedule), _remarks(one, other))
 
@@ -65,7 +64,7 @@ def compare_schedules(
 def _in_one_language(
     before: tuple[ScheduleDocument, Model | None], after: tuple[ScheduleDocument, Model | None]
 ) -> tuple[ScheduleDocument, ScheduleDocument]:
-    """Both schedules in the names of one model, where either has its model at hand and the other fits it."""
+    """Both schedules with the operator names of one model, if either model is known and fits the other."""
     (one, first), (other, second) = before, after
     try:
         if second is not None:
@@ -78,21 +77,19 @@ def _in_one_language(
 
 
 def _is_one_model(one: ScheduleDocument, other: ScheduleDocument) -> bool:
-    """Whether both schedule one model of the same shapes, be it retrained."""
     names = [{name for stage in each.schedule.stages for name in stage.operators} for each in (one, other)]
     is_alike = one.sha256 == other.sha256 or (one.structure is not None and one.structure == other.structure)
     return is_alike and dict(one.inputs) == dict(other.inputs) and bool(names[0] & names[1])
 
 
 def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
-    """What is not the same beside what runs where."""
     facts = (
-        ("made for different devices", one.device_name, other.device_name),
-        ("in different precisions", one.precision, other.precision),
-        ("made for different objectives", one.objective, other.objective),
-        ("of latencies that are known in different ways", one.cost, other.cost),
-        ("shipped differently", one.shipped, other.shipped),
-        ("divided among the cores differently", str(one.teams), str(other.teams)),
+        ("devices", one.device_name, other.device_name),
+        ("precisions", one.precision, other.precision),
+        ("objectives", one.objective, other.objective),
+        ("kinds of latencies", one.cost, other.cost),
+        ("shipped alternatives", one.shipped, other.shipped),
+        ("divisions of the cores", str(one.teams), str(other.teams)),
     )
-    told = [f"They are {what}: {first} and {second}." for what, first, second in facts if first != second]
+    told = [f"Different {what}: {first} and {second}." for what, first, second in facts if first != second]
     return (*told, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))

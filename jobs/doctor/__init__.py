@@ -1,4 +1,4 @@
-"""The job `doctor`: what a report of a bug needs, what is wrong on this machine, and the way out.
+"""The job `doctor`: facts for a bug report, problems of the installation, and how to fix them.
 
 Each check is a module here with a function `look`, named in `diagnosis.CHECKS`.
 """

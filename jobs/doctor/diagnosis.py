@@ -21,9 +21,8 @@ class SettingsFile:
     """A file that options are set in for all calls.
 
     Attributes:
-        path: the file.
-        values: what it sets, by key; empty where it cannot be used.
-        counts: whether it is read; not where a nearer one is.
+        values: its settings by key; empty if invalid.
+        counts: whether it is read, because no nearer file exists.
         problem: why it cannot be used, and in further lines the way out; None if it can.
     """
 
@@ -34,14 +33,14 @@ class SettingsFile:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the user said of the machine to look at.
+class DoctorRequest:
+    """The options of `doctor`.
 
     Attributes:
-        profile_db: the profile database; None stands for the user's own.
+        profile_db: the profile database; None means the user's own.
         model: whose kernels to count; None leaves that out.
-        settings: the files of settings that there are, those first that come first.
-        set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
+        settings: the settings files, by precedence.
+        set_to: effective settings and their sources, by key.
     """
 
     profile_db: Path | None = None
@@ -52,12 +51,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Section:
-    """What one check found.
+    """The result of a check.
 
     Attributes:
         values: for programs; `docs/json.md` lists the keys.
-        rows: the same for people, as pairs of a label and a text.
-        findings: what is wrong, or worth knowing.
+        rows: the same for display, as pairs of a label and a text.
+        findings: problems and remarks.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -80,26 +79,26 @@ CHECKS = {
 Modules are imported when a check runs: a broken dependency fails that check alone.
 """
 
-NOTHING_ASKED = Asked()
-_REPORT = "report it with all of this text, as a bug of iosched"
+EMPTY_REQUEST = DoctorRequest()
+_REPORT = "report this as a bug of iosched, with the whole report"
 _MOST_COLUMNS = 300
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What all checks found, by the names of the checks."""
+    """The results of all checks by name."""
 
     sections: Mapping[str, Section]
 
     @property
     def findings(self) -> tuple[tuple[str, Finding], ...]:
-        """Each finding with the name of its check; what is broken comes first."""
+        """Findings with the names of their checks, broken ones first."""
         found = [(name, each) for name, section in self.sections.items() for each in section.findings]
         return tuple(sorted(found, key=lambda pair: not pair[1].is_broken))
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """What does not work."""
+        """The broken findings."""
         return tuple(each for _, each in self.findings if each.is_broken)
 
     @property
@@ -111,19 +110,19 @@ class Diagnosis:
         return ExecutionError(f"{count} {'problem' if count == 1 else 'problems'} found: see the report")
 
 
-def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
-    """Looks at this machine, and changes nothing on it. Raises no error of its own.
+def diagnose(request: DoctorRequest = EMPTY_REQUEST, *, checks: Iterable[str] = CHECKS) -> Diagnosis:
+    """Runs the checks; changes nothing and raises nothing.
 
     Args:
-        asked: what the user said of it.
+        asked: the options.
         checks: the names of the checks to run.
     """
-    return Diagnosis({name: _looked(name, asked) for name in checks})
+    return Diagnosis({name: _looked(name, request) for name in checks})
 
 
-def _looked(name: str, asked: Asked) -> Section:
+def _looked(name: str, request: DoctorRequest) -> Section:
     try:
-        section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(asked)
+        section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(request)
         assert isinstance(section, Section)
         return discreet(section)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with this machine, the report must be made
@@ -131,20 +130,19 @@ def _looked(name: str, asked: Asked) -> Section:
 
 
 def _failed(name: str, error: Exception) -> Finding:
-    """The finding that a check itself did not get through."""
     text = next(iter(str(error).splitlines()), "")[:_MOST_COLUMNS]
     if isinstance(error, ImportError):
         library = error.name or "a library"
         what = f"a dependency cannot be imported: {type(error).__name__}: {text}"
-        return Finding(what, f"check of {name}", f"install {library} again, or iosched with its dependencies")
-    return Finding(f"it failed: {type(error).__name__}: {text}", f"check of {name}", _REPORT)
+        return Finding(what, f"check of {name}", f"reinstall {library}, or iosched with its dependencies")
+    return Finding(f"the check failed: {type(error).__name__}: {text}", f"check of {name}", _REPORT)
 
 
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://[^\s'\",;)]+", re.IGNORECASE)
 
 
 def home() -> str:
-    """The user's home; "" where there is none, or where it is the root of all paths."""
+    """The user's home; "" if there is none or it is the root."""
     try:
         found = str(Path.home())
     except RuntimeError:

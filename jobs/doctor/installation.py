@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires
 from pathlib import Path
 
-from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.facts import Finding, package_version
 from iosched.runtime.missing_dependencies import way_to_install
@@ -24,9 +24,9 @@ from iosched.runtime.missing_dependencies import way_to_install
 _TRIED = "Programming Language :: Python :: "
 
 
-def check_software(asked: Asked) -> Section:
-    """The versions of both, where they are, and whether they go together."""
-    del asked
+def check_software(request: DoctorRequest) -> Section:
+    """Versions and locations of iosched and Python."""
+    del request
     version, place = _version(), str(Path(__file__).parents[2])
     python, kind = platform.python_version(), platform.python_implementation()
     return Section(
@@ -39,7 +39,7 @@ def check_software(asked: Asked) -> Section:
             "virtual_environment": sys.prefix != sys.base_prefix,
         },
         (
-            ("iosched", f"{version or 'of no known version'}, in {place}"),
+            ("iosched", f"{version or 'unknown version'}, in {place}"),
             ("Python", f"{python} ({kind}), {sys.executable}"),
         ),
         tuple(_software_findings(version)),
@@ -55,7 +55,9 @@ def _version() -> str | None:
 
 def _software_findings(version: str | None) -> Iterator[Finding]:
     if version is None:
-        yield Finding("it is not installed, only on Python's path", "iosched", "run pip install -e . in its folder")
+        yield Finding(
+            "iosched is not installed, only on Python's path", "iosched", "run 'pip install -e .' in its folder"
+        )
         return
     tried = _tried_pythons()
     here = sys.version_info[:2]
@@ -67,16 +69,15 @@ def _software_findings(version: str | None) -> Iterator[Finding]:
         )
     elif tried and here > max(tried):
         way = f"use Python {_version_text(max(tried))} if something fails"
-        yield Finding(f"iosched was not tried on Python {_version_text(here)}", sys.executable, way, is_broken=False)
+        yield Finding(f"iosched is not tested with Python {_version_text(here)}", sys.executable, way, is_broken=False)
     other = shutil.which("iosched")
     if other is not None and Path(other).resolve().parent not in _folders_of_commands():
-        way = "call python -m iosched, or put this environment first in PATH"
-        what = f"the command iosched in PATH is not that of {sys.executable}"
+        way = "run 'python -m iosched', or put this environment first in PATH"
+        what = f"the 'iosched' command in PATH is not the one of {sys.executable}"
         yield Finding(what, other, way, is_broken=False)
 
 
 def _tried_pythons() -> list[tuple[int, ...]]:
-    """The versions of Python that the package names."""
     words = [each.removeprefix(_TRIED) for each in metadata("iosched").get_all("Classifier") or ()]
     return [tuple(map(int, each.split("."))) for each in words if each.replace(".", "").isdecimal() and "." in each]
 
@@ -86,7 +87,6 @@ def _version_text(version: tuple[int, ...]) -> str:
 
 
 def _folders_of_commands() -> set[Path]:
-    """Where pip puts the commands of packages of this Python."""
     folders = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     if "posix_user" in sysconfig.get_scheme_names():
         folders.append(sysconfig.get_path("scripts", "posix_user"))
@@ -94,7 +94,7 @@ def _folders_of_commands() -> set[Path]:
 
 
 _FOR_USERS = (None, "cpu", "cuda", "cuda12", "openvino", "explore", "fleet")
-"""The extras that people install, and what iosched itself needs."""
+"""Extras for users; None for dependencies of iosched itself."""
 
 _MODULES = {
     "onnxruntime-gpu": "onnxruntime",
@@ -110,15 +110,13 @@ _ONE_OF = (
     ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
     ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
-"""Packages that own the same files, so that of two the later one has overwritten the earlier one."""
+"""Packages that install the same files and overwrite each other."""
 
 _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class _Library:
-    """A package, what iosched asks of it, and what became of importing it."""
-
     package: str
     version: str | None
     asked: tuple[Requirement, ...]
@@ -126,28 +124,24 @@ class _Library:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The extras that bring it; none for what iosched itself needs."""
         return tuple(each.extra for each in self.asked if each.extra is not None)
 
     @property
     def is_needed(self) -> bool:
-        """Whether nothing works without it."""
         return any(each.extra is None for each in self.asked)
 
     @property
     def install(self) -> str:
-        """The clause that tells people how to install it again, in the version that is wanted."""
         return way_to_install(None if self.is_needed else self.extras[0], "--upgrade --force-reinstall ")
 
     @property
     def wanted(self) -> str:
-        """Which versions, in words."""
         return " or ".join(dict.fromkeys(each.wanted for each in self.asked))
 
 
-def check_libraries(asked: Asked) -> Section:
-    """Each package with its version; those that are here are imported, each in a process of its own."""
-    del asked
+def check_libraries(request: DoctorRequest) -> Section:
+    """Versions of packages; tries to import each installed one in its own process."""
+    del request
     found = _libraries()
     values = [
         {
@@ -176,7 +170,6 @@ def _libraries() -> list[_Library]:
 
 
 def _troubles(packages: Sequence[str]) -> Mapping[str, str | None]:
-    """For each package why it cannot be imported; None where it can, or has nothing to import."""
     modules = {
         name: _MODULES.get(name, name) for name in packages if name in _MODULES or not name.startswith("nvidia-")
     }
@@ -187,7 +180,7 @@ def _troubles(packages: Sequence[str]) -> Mapping[str, str | None]:
 def _library_rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
     for each in found:
         if each.version is not None:
-            trouble = "" if each.trouble is None else f", which does not load: {each.trouble}"
+            trouble = "" if each.trouble is None else f", which fails to load: {each.trouble}"
             yield each.package, f"{each.version}{trouble}"
     for extra in _FOR_USERS[1:]:
         missing = [each.package for each in found if each.version is None and extra in each.extras]
@@ -197,20 +190,20 @@ def _library_rows(found: Sequence[_Library]) -> Iterator[tuple[str, str]]:
 
 def _library_findings(found: Sequence[_Library]) -> Iterator[Finding]:
     if not found:
-        what = "the installed iosched does not say which packages it needs"
+        what = "the metadata of iosched lists no dependencies"
         yield Finding(what, "iosched", "install it with pip", is_broken=False)
     for each in found:
         if each.version is None and each.is_needed:
             yield Finding(f"{each.package} is not installed", each.package, way_to_install(None))
         elif each.trouble is not None:
-            yield Finding(f"it does not load: {each.trouble}", f"{each.package} {each.version}", each.install)
+            yield Finding(f"the package fails to load: {each.trouble}", f"{each.package} {each.version}", each.install)
         elif each.version is not None and not is_met(each.version, each.asked):
-            yield Finding(f"iosched asks for {each.wanted}", f"{each.package} {each.version}", each.install)
+            yield Finding(f"iosched requires {each.wanted}", f"{each.package} {each.version}", each.install)
     for rivals in _ONE_OF:
         here = [name for name in rivals if package_version(name) is not None]
         if len(here) > 1:
-            way = f"pip uninstall {' '.join(here)}, then install the extra for this machine alone"
-            yield Finding("they overwrite each other's files", ", ".join(here), way)
+            way = f"run 'pip uninstall {' '.join(here)}', then install only the extra for this machine"
+            yield Finding("these packages overwrite each other's files", ", ".join(here), way)
 
 
 _FORM = re.compile(
@@ -225,8 +218,8 @@ class Requirement:
 
     Attributes:
         package: the name of the package.
-        wanted: which versions, as pip is told (">=1.22,<2").
-        extra: the extra that brings it; None for what iosched itself needs.
+        wanted: versions, as for pip (">=1.22,<2").
+        extra: its extra; None for a dependency of iosched itself.
     """
 
     package: str
@@ -235,18 +228,18 @@ class Requirement:
 
 
 def requirements() -> tuple[Requirement, ...]:
-    """All of them; none where the metadata does not tell."""
+    """All requirements in the metadata."""
     found = (_FORM.match(text) for text in requires("iosched") or ())
     return tuple(Requirement(each["name"], each["wanted"].strip(), each["extra"]) for each in found if each)
 
 
 def meets(version: str, wanted: str) -> bool:
-    """Whether a version is one of those wanted; so it is where that cannot be told."""
+    """Whether a version is wanted, or cannot be compared."""
     return all(_meets(_release(version), clause.strip()) for clause in wanted.split(","))
 
 
 def is_met(version: str, found: Iterable[Requirement]) -> bool:
-    """Whether a version is right for one of these requirements of its package at least."""
+    """Whether a version meets at least one of these requirements."""
     return any(meets(version, each.wanted) for each in found)
 
 
@@ -261,7 +254,7 @@ def _meets(release: tuple[int, ...], clause: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: 1.32.0rc1 is (1, 32, 0)."""
+    """The leading numbers of a version: 1.32.0rc1 is (1, 32, 0)."""
     return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version.strip(), maxsplit=1)[0])))
 
 
@@ -270,7 +263,7 @@ _MOST_COLUMNS = 200
 
 
 def why_not(module: str) -> str | None:
-    """Why a module cannot be imported, in one line; None where it can."""
+    """Why a module cannot be imported, in one line; None if it can."""
     # -P: a file of that name in the working folder is not meant.
     command = [sys.executable, "-P", "-c", f"import {module}"]
     try:
@@ -278,9 +271,9 @@ def why_not(module: str) -> str | None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_IMPORT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"it takes longer than {_IMPORT_SECONDS:.0f} seconds"
+        return f"the import takes more than {_IMPORT_SECONDS:.0f} s"
     if done.returncode < 0:
-        return f"the process that imports it ends by {_signal(-done.returncode)}"
+        return f"the import ends the process with {_signal(-done.returncode)}"
     if done.returncode > 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         return (lines[-1] if lines else f"exit code {done.returncode}")[:_MOST_COLUMNS]

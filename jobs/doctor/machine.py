@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.jobs.doctor.diagnosis import Asked, Section, SettingsFile
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section, SettingsFile
 from iosched.profiler.devices.facts import Finding
 from iosched.profiler.devices.resolve import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
@@ -22,9 +22,9 @@ _LITTLE_MEMORY = 2**29
 _LITTLE_TEMPORARY_SPACE = 2**28
 
 
-def check_machine(asked: Asked) -> Section:
-    """What Linux tells of it; what is not told is None."""
-    del asked
+def check_machine(request: DoctorRequest) -> Section:
+    """Facts about the machine, None if unknown."""
+    del request
     total, available, limit = _meminfo("MemTotal"), _meminfo("MemAvailable"), _group_limit()
     cores, threads, quota, load = len(allowed_cpus()), cpu_count(), cpu_quota(), _load()
     libc = " ".join(platform.libc_ver()).strip()
@@ -44,12 +44,12 @@ def check_machine(asked: Asked) -> Section:
         "memory_limit_nbytes": limit,
     }
     most = f" of {os.cpu_count()}" if os.cpu_count() != cores else ""
-    limited = "" if quota is None else f", the time of {quota:g}"
+    limited = "" if quota is None else f", quota of {quota:g}"
     rows = (
         ("system", ", ".join(filter(None, (_distribution(), f"{platform.system()} {platform.release()}", libc)))),
         ("architecture", platform.machine()),
-        ("cores", f"{cores}{most}{limited}; threads by default: {threads}"),
-        ("load", "not known" if load is None else f"{load:.1f} over the last minute"),
+        ("cores", f"{cores}{most}{limited}; default threads: {threads}"),
+        ("load", "unknown" if load is None else f"{load:.1f} over the last minute"),
         ("memory", f"{_size(total)}, {_size(available)} available{'' if limit is None else f', limit {_size(limit)}'}"),
     )
     return Section(values, rows, tuple(_machine_findings(load, threads, available)))
@@ -57,22 +57,27 @@ def check_machine(asked: Asked) -> Section:
 
 def _machine_findings(load: float | None, threads: int, available: int | None) -> Iterator[Finding]:
     if (system := not_linux()) is not None:
-        what = f"models run and are measured on Linux, and this is {system}"
-        yield Finding(what, "system", "use a container, a virtual machine or WSL with Linux; plans for GPUs work here")
+        what = f"models run only on Linux, and this is {system}"
+        yield Finding(
+            what, "system", "use Linux in a container, a virtual machine or WSL; simulated GPUs need no Linux"
+        )
     if load is not None and load > max(threads, os.cpu_count() or 1):
-        way = "end other programs before measuring; what was disturbed is measured again"
-        yield Finding(f"more programs run than there are cores (load {load:.1f})", "cores", way, is_broken=False)
+        way = "stop other programs before measuring; measurements with interference are repeated"
+        yield Finding(f"the load of {load:.1f} exceeds the number of cores", "cores", way, is_broken=False)
     if available is not None and available < _LITTLE_MEMORY:
-        way = "close other programs, or take a smaller batch size"
-        yield Finding(f"only {_size(available)} of memory are available", "memory", way, is_broken=False)
+        way = "stop other programs, or use a smaller batch size"
+        yield Finding(f"only {_size(available)} of memory is available", "memory", way, is_broken=False)
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError:
-        yield Finding("no folder for temporary files can be written", "TMPDIR", "set TMPDIR to one that can")
+        yield Finding("no folder for temporary files is writable", "TMPDIR", "set TMPDIR to a writable folder")
         return
     if (free := shutil.disk_usage(folder).free) < _LITTLE_TEMPORARY_SPACE:
         yield Finding(
-            f"only {_size(free)} are free", folder, "make room, or set TMPDIR to another folder", is_broken=False
+            f"only {_size(free)} of disk space is free",
+            folder,
+            "free some, or set TMPDIR to another folder",
+            is_broken=False,
         )
 
 
@@ -84,13 +89,13 @@ def _lines(file: str) -> list[str]:
 
 
 def _meminfo(name: str) -> int | None:
-    """A line of /proc/meminfo in bytes, which has it in units of 1024."""
+    """A line of /proc/meminfo, in bytes."""
     found = (line.split()[1] for line in _lines("/proc/meminfo") if line.startswith(f"{name}:"))
     return next((int(kib) * 1024 for kib in found if kib.isdecimal()), None)
 
 
 def _group_limit() -> int | None:
-    """What the control group that a container shows as its own may use; None without a limit."""
+    """The memory limit of the control group; None without a limit."""
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = "".join(_lines(file)).strip()
         if text.isdecimal() and int(text) < 2**60:  # which is how the older version says that there is none
@@ -113,14 +118,14 @@ def _distribution() -> str | None:
 
 
 def _size(nbytes: int | None) -> str:
-    return "not known" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
+    return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
 
 
-def check_devices(asked: Asked) -> Section:
+def check_devices(request: DoctorRequest) -> Section:
     """Facts about each kind of device on this machine."""
     from iosched.profiler.devices.resolve import device_facts
 
-    del asked
+    del request
     found = device_facts()
     rows = tuple((f"{facts.kind}: {label}", text) for facts in found for label, text in facts.rows)
     findings = tuple(each for facts in found for each in facts.findings)
@@ -130,15 +135,15 @@ def check_devices(asked: Asked) -> Section:
 _LITTLE_DATABASE_SPACE = 2**26
 
 
-def check_database(asked: Asked) -> Section:
-    """The file that commands would take here; it is neither made nor changed."""
+def check_database(request: DoctorRequest) -> Section:
+    """The default profile database; it is neither created nor changed."""
     from iosched.profiler.store.database import default_path
     from iosched.profiler.store.errors import IN_MEMORY
     from iosched.profiler.store.health import health
 
-    path = asked.profile_db or default_path()
+    path = request.profile_db or default_path()
     if path is None or str(path) == IN_MEMORY:
-        return Section({"path": None}, (("path", "none: measurements are kept in memory alone"),))
+        return Section({"path": None}, (("path", "none: measurements are kept in memory only"),))
     found = health(path)
     values = {
         "path": str(found.path),
@@ -156,7 +161,7 @@ def check_database(asked: Asked) -> Section:
 
 def _state(found: Health) -> str:
     if not found.exists:
-        return "not there yet; it is made when something is measured"
+        return "does not exist yet; the first measurement creates it"
     words = ["readable" if found.readable else "not readable", "writable" if found.writable else "not writable"]
     words += [] if found.intact is None else ["intact" if found.intact else "damaged"]
     schema = "" if found.schema is None else f", schema {found.schema} of {found.newest_schema}"
@@ -172,8 +177,8 @@ def _database_findings(found: Health) -> Iterator[Finding]:
     from iosched.profiler.store.errors import WAY_OUT
 
     if (free := shutil.disk_usage(folder).free) < _LITTLE_DATABASE_SPACE:
-        what = f"only {free / 2**20:.0f} MiB are free beside the profile database"
-        yield Finding(what, str(found.path), f"make room. {WAY_OUT}", is_broken=False)
+        what = f"only {free / 2**20:.0f} MiB of disk space is free for the profile database"
+        yield Finding(what, str(found.path), f"free disk space. {WAY_OUT}", is_broken=False)
 
 
 _OWN = "IOSCHED_"
@@ -190,16 +195,16 @@ _HIDDEN = ("RAY_ADDRESS",)
 _SET = "set, not shown"
 
 
-def check_environment(asked: Asked) -> Section:
-    """Those that are set; of any that may name a host or hold a secret, only that it is."""
-    del asked
+def check_environment(request: DoctorRequest) -> Section:
+    """Environment variables; values that may be secret are hidden."""
+    del request
     found = _variables(os.environ)
     values = {name: value for name, value in found.items() if value != _SET}
     hidden = [name for name, value in found.items() if value == _SET]
     rows = tuple((name, value or "set, empty") for name, value in found.items())
     return Section(
         {"shown": values, "hidden": hidden},
-        rows or (("variables", "none that matter is set"),),
+        rows or (("variables", "none that affects iosched is set"),),
         tuple(_variable_findings(os.environ)),
     )
 
@@ -212,29 +217,31 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _variable_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     if environ.get("LD_PRELOAD"):
-        what = "a library is loaded before all others, and may change what is measured"
+        what = "a preloaded library may affect measurements"
         yield Finding(what, "LD_PRELOAD", "unset it to compare", is_broken=False)
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        yield Finding("it hides all GPUs", "CUDA_VISIBLE_DEVICES", "unset it to use one", is_broken=False)
+        yield Finding("it hides all GPUs", "CUDA_VISIBLE_DEVICES", "unset it to use a GPU", is_broken=False)
     if "IOSCHED_SHARE_CORES" in environ:
-        what = "processes of iosched take the same cores, and slow each other down where several run"
-        yield Finding(what, "IOSCHED_SHARE_CORES", "unset it where several run at a time", is_broken=False)
+        what = "concurrent processes of iosched use the same cores and slow each other down"
+        yield Finding(
+            what, "IOSCHED_SHARE_CORES", "unset it if several processes run at the same time", is_broken=False
+        )
 
 
-def check_settings(asked: Asked) -> Section:
-    """The files that the caller found, in the order in which they come, and what holds in the end."""
-    rows = [(f"{each.path}", _settings_text(each)) for each in asked.settings]
-    rows += [(key, f"{value}, from {place}") for key, (value, place) in asked.set_to.items()]
+def check_settings(request: DoctorRequest) -> Section:
+    """Settings files by precedence, and effective settings."""
+    rows = [(f"{each.path}", _settings_text(each)) for each in request.settings]
+    rows += [(key, f"{value}, from {place}") for key, (value, place) in request.set_to.items()]
     return Section(
         {
             "files": [
                 {"path": each.path, "counts": each.counts, "values": dict(each.values), "problem": each.problem}
-                for each in asked.settings
+                for each in request.settings
             ],
-            "set": {key: {"value": value, "from": place} for key, (value, place) in asked.set_to.items()},
+            "set": {key: {"value": value, "from": place} for key, (value, place) in request.set_to.items()},
         },
-        tuple(rows) or (("files", "none; nothing is set for all calls"),),
-        tuple(_settings_findings(asked)),
+        tuple(rows) or (("files", "none"),),
+        tuple(_settings_findings(request)),
     )
 
 
@@ -242,20 +249,20 @@ def _settings_text(file: SettingsFile) -> str:
     if file.problem is not None:
         return "cannot be used"
     said = ", ".join(f"{key} = {value}" for key, value in file.values.items()) or "sets nothing"
-    return said if file.counts else f"{said}; not read: a nearer file comes first"
+    return said if file.counts else f"{said}; ignored: a nearer file takes precedence"
 
 
-def _settings_findings(asked: Asked) -> Iterator[Finding]:
-    for each in asked.settings:
+def _settings_findings(request: DoctorRequest) -> Iterator[Finding]:
+    for each in request.settings:
         if each.problem is not None and each.counts:
             what, _, way = each.problem.partition("\n")
-            yield Finding(f"commands that need a setting refuse this file: {what}", each.path, way or "fix it")
-    if "threads" in asked.set_to:
-        value, place = asked.set_to["threads"]
+            yield Finding(f"the file is invalid: {what}", each.path, way or "fix it")
+    if "threads" in request.set_to:
+        value, place = request.set_to["threads"]
         if not (str(value).isdecimal() and int(value) > 0):
-            yield Finding(f"threads is {value!r}, and has to be a whole number from 1", place, "fix or unset it")
-    if "device" in asked.set_to:
-        yield from _device_findings(*asked.set_to["device"])
+            yield Finding(f"threads is {value!r}, not a positive integer", place, "fix or unset it")
+    if "device" in request.set_to:
+        yield from _device_findings(*request.set_to["device"])
 
 
 def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
@@ -270,17 +277,17 @@ def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
             yield Finding(what, place, way or "fix or unset it")
 
 
-def check_kernels(asked: Asked) -> Section:
+def check_kernels(request: DoctorRequest) -> Section:
     """Counts of the model's kernels by operator; empty without a model."""
     from iosched.profiler.devices.device import CountsKernelCalls
     from iosched.profiler.devices.resolve import resolve
 
-    if asked.model is None:
+    if request.model is None:
         return Section()
     device = resolve("cpu")
     if not isinstance(device, CountsKernelCalls):
         return Section()
-    calls = device.kernel_calls(asked.model)
+    calls = device.kernel_calls(request.model)
     rows = (("called without a session", _counts_text(calls["invoked"])), ("sessions", _counts_text(calls["sessions"])))
     return Section(calls, rows)
 

@@ -1,1 +1,1 @@
-"""What the job `explore` is made of: a study of variants, samplers, objectives, the score command, and the front."""
+"""Parts of the job `explore`: study, samplers, objectives, score command and front."""

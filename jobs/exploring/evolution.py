@@ -25,7 +25,7 @@ P_MUTATION, P_CROSSOVER = 0.58, 0.5
 """For each individual, and for each pair of them, as published."""
 
 Genome = Mapping[str, Scalar]
-"""What was chosen, by the questions' names, in the order in which they were asked."""
+"""Choices by question, in the order of the questions."""
 
 Candidates = Mapping[str, Sequence[Any]]
 
@@ -41,7 +41,7 @@ class Parent:
 def next_generation(
     parents: Sequence[Parent], candidates: Candidates, size: int, rng: random.Random
 ) -> tuple[Genome, ...]:
-    """Selection, crossover and mutation; what the paper leaves open is decided here.
+    """Selection, crossover and mutation.
 
     As many individuals as there are to be are drawn by roulette, with replacement. Two that follow each other are a
     pair, and exchange with `P_CROSSOVER` all genes behind one place, which is drawn. Of each, with `P_MUTATION`, one
@@ -65,7 +65,7 @@ def next_generation(
 
 
 def _cross(a: dict[str, Scalar], b: dict[str, Scalar], rng: random.Random) -> None:
-    """Exchanges the genes behind a place in `a`: those that both have, and those that one of the two alone has."""
+    """Swaps all genes after a random position, including those that only one of the two has."""
     names = list(dict.fromkeys((*a, *b)))
     if len(names) < 2:
         return
@@ -87,11 +87,10 @@ def fitness(points: Sequence[Point], *, is_maximised: bool) -> list[float]:
     """The fitness of each individual for a roulette wheel, which takes numbers that are not negative.
 
     One objective that is maximised, never negative and without violated constraints is the fitness itself, as published
-    for EA-NAS. All else says no more than which is better: fitness is then 1 for those in the last front, 2 for those
-    in the one before, and so on.
+    for EA-NAS. Otherwise, fitness is 1 in the last front, 2 in the one before, and so on.
 
     Args:
-        is_maximised: whether there is one objective, which is maximised.
+        is_maximised: whether the only objective is maximised.
     """
     if is_maximised and all(point.losses[0] <= 0 >= point.violation for point in points):
         return [-point.losses[0] for point in points]
@@ -100,7 +99,7 @@ def fitness(points: Sequence[Point], *, is_maximised: bool) -> list[float]:
 
 
 def seed_of(seed: int, *parts: object) -> int:
-    """A seed of 31 bits for one purpose, made of the study's seed and what the purpose is."""
+    """A 31-bit seed from the study's seed and a purpose."""
     text = "\0".join(map(str, (seed, *parts)))
     return int.from_bytes(sha256(text.encode()).digest()[:4], "big") >> 1
 
@@ -128,7 +127,6 @@ def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) 
 
 
 def _children(study: Study, trials: Sequence[FrozenTrial], size: int, rng: random.Random) -> Sequence[Genome]:
-    """As many genomes as are wanted, bred from the trials that have a result; empty ones if none has."""
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     if not complete:
         return [{}] * size
@@ -151,7 +149,7 @@ def _point(study: Study, trial: FrozenTrial) -> Point:
 
 
 class Evolution(RandomSampler):
-    """Answers by the genome of a trial; what is no gene of it is answered at random.
+    """Answers with the genome of a trial, else at random.
 
     Args:
         child: makes the genome of a trial from the seed and the trials before.

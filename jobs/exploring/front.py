@@ -1,4 +1,4 @@
-"""Which variants are best where there are several objectives: domination, ranks, and how far apart they lie."""
+"""Domination, ranks and crowding of variants with several objectives."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Point:
 
 
 def dominates(a: Point, b: Point) -> bool:
-    """Whether `a` is better than `b` whatever an objective is worth.
+    """Whether `a` dominates `b`.
 
     Of two that violate constraints, the one that does so less; of others, one that meets them all; else one that is
-    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II,
-    2002, section VI).
+    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, 2002,
+    section VI).
     """
     if a.violation > 0 or b.violation > 0:
         return a.violation < b.violation
@@ -28,7 +28,7 @@ def dominates(a: Point, b: Point) -> bool:
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
-    """Of each point, how many fronts lie before its own: 0 for those that no other dominates.
+    """The rank of each point: 0 for nondominated ones.
 
     Complexity: O(points^2 * objectives).
     """
@@ -42,7 +42,7 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """Of each point of one front, how far its neighbours lie apart, in sum over objectives; infinite at the ends.
+    """The crowding distance of each point of a front; infinite at the ends.
 
     Each objective counts as a part of its range (NSGA-II, section III-B).
     """
@@ -60,7 +60,7 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 
 def best_first(points: Sequence[Point]) -> list[int]:
-    """The places of all points: by rank, in one rank those first that lie farthest from others, else as they stand."""
+    """Indices of points by rank, then by decreasing crowding distance."""
     rank, apart = ranks(points), dict[int, float]()
     for each in set(rank):
         places = [place for place, found in enumerate(rank) if found == each]

@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 
 def study_lock(path: Path) -> AbstractContextManager[None]:
-    """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
+    """Held by one process at a time to read and change a study."""
     return _locked(f"study-{sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}", True, None)
 
 
@@ -29,25 +29,21 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractC
     So no score command of any study runs while another is measuring.
 
     Args:
-        waiting: is called now and then while the machine is used otherwise; what it raises ends the waiting.
+        waiting: is called while waiting, and may raise to end it.
     """
     return _locked("machine", use == "measuring", waiting)
 
 
 @contextmanager
 def _locked(name: str, exclusively: bool, waiting: Callable[[], object] | None) -> Iterator[None]:
-    """Locks a file of this user in the folder for temporary files; it stays there, since others may be waiting for it.
-
-    Raises:
-        UsageError: the file belongs to somebody else, or cannot be made.
-    """
+    """Locks a file of this user in the temporary folder, which stays, since other processes may wait for it."""
     import fcntl  # not on Windows
 
     path = Path(tempfile.gettempdir()) / f"iosched-{os.getuid()}-{name}.lock"
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder of your own") from None
+        raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder that you own") from None
     kind = fcntl.LOCK_EX if exclusively else fcntl.LOCK_SH
     try:
         while waiting is not None:

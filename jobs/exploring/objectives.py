@@ -1,4 +1,4 @@
-"""What a study is about: objectives to minimise or maximise, constraints that variants have to meet, and the rest."""
+"""The subject of a study: objectives, constraints, base model, space and seed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Direction = Literal["min", "max"]
 Relation = Literal["<=", ">="]
 
 LATENCY = "latency:"
-"""Begins the names of latencies: `latency:cpu` is that of what ships on the CPU, in microseconds."""
+"""Prefix of latencies: `latency:cpu` is the shipped latency on the CPU, in microseconds."""
 
 COUNTED = ("flops", "params")
-"""What is known of a variant without running it: floating-point operations of one run, and numbers in its weights."""
+"""Values known without running a variant: FLOPs of a run, and number of parameters."""
 
 DEFAULT_OBJECTIVE = "min:latency:cpu"
 SAMPLER_NAMES = ("random", "grid", "evolution", "steady-evolution", "tpe", "nsga2")
@@ -41,18 +41,18 @@ _LONGEST = 200
 
 
 def is_scored(name: str) -> bool:
-    """Whether a score command has to say the value of this name."""
+    """Whether this value is from the score command."""
     return name not in COUNTED and not name.startswith(LATENCY)
 
 
 def device_of(name: str) -> str | None:
-    """The device whose latency a name stands for; None for other names."""
+    """The device whose latency a name means; None for other names."""
     return name.removeprefix(LATENCY) if name.startswith(LATENCY) else None
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A value of a variant that is to be as small, or as large, as can be."""
+    """A value of a variant to minimise or maximise."""
 
     name: str
     direction: Direction
@@ -67,14 +67,14 @@ class Objective:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound that a value of a variant has to keep to."""
+    """A bound on a value of a variant."""
 
     name: str
     relation: Relation
     bound: float
 
     def violation(self, value: float) -> float:
-        """How far the value is beyond the bound, as a part of it where it is not 0; at most 0 if the value keeps to it.
+        """The excess over the bound, relative to it unless it is 0; at most 0 if the constraint is met.
 
         So violations of constraints in different units can be added.
         """
@@ -91,20 +91,13 @@ Wanted = TypeVar("Wanted", Objective, Constraint)
 def parse_objectives(texts: Iterable[str]) -> tuple[Objective, ...]:
     """The objectives in texts like `min:latency:cpu,max:accuracy`.
 
-    Without `min:` or `max:`, latencies, `flops` and `params` are minimised, and what a score command says is maximised.
-
-    Raises:
-        UsageError: a text is not of that form, or a name stands there twice.
+    Without `min:` or `max:`, latencies, `flops` and `params` are minimised, and other scores are maximised.
     """
     return _each_once(map(_objective, _words(texts)), "objective", lambda each: each.name)
 
 
 def parse_constraints(texts: Iterable[str]) -> tuple[Constraint, ...]:
-    """The constraints in texts like `latency:cpu<=5000,accuracy>=0.9`.
-
-    Raises:
-        UsageError: a text is not of that form.
-    """
+    """The constraints in texts like `latency:cpu<=5000,accuracy>=0.9`."""
     return _each_once(map(_constraint, _words(texts)), "constraint", lambda each: (each.name, each.relation))
 
 
@@ -126,9 +119,9 @@ def _each_once(found: Iterable[Wanted], what: str, key: Callable[[Wanted], objec
     asked = tuple(found)
     keys = [key(each) for each in asked]
     if repeated := next((each.name for place, each in enumerate(asked) if keys[place] in keys[:place]), None):
-        raise UsageError(f"{what} {repeated!r} is given twice: leave one out")
+        raise UsageError(f"{what} {repeated!r} is given twice: remove one")
     if len(asked) > _MOST:
-        raise UsageError(f"{len(asked)} {what}s: there may be {_MOST}")
+        raise UsageError(f"{len(asked)} {what}s are too many: give {_MOST} at most")
     return asked
 
 
@@ -147,16 +140,16 @@ def _constraint(word: str) -> Constraint:
     with suppress(ValueError):
         bound = float(match[3])
     if not math.isfinite(bound):
-        raise UsageError(f"constraint {word!r}: {match[3]!r} is no number; latencies are in microseconds")
+        raise UsageError(f"constraint {word!r}: {match[3]!r} is not a number; latencies are in microseconds")
     return Constraint(_name(match[1], word), cast(Relation, match[2]), bound)
 
 
 def _name(name: str, word: str) -> str:
     if name == "latency" or (name.startswith(LATENCY) and not device_of(name)):
-        raise UsageError(f"{word!r} does not say on which device: {LATENCY}cpu, {LATENCY}v100, …")
+        raise UsageError(f"{word!r} lacks a device: write {LATENCY}cpu, {LATENCY}v100, …")
     if len(name) > _LONGEST or not (name.startswith(LATENCY) or _SCORE.fullmatch(name)):
-        known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, and the keys that the score command prints"
-        raise UsageError(f"{word!r} names nothing that can be known of a model: there are {known}")
+        known = f"{LATENCY}DEVICE, {', '.join(COUNTED)}, or a key that the score command prints"
+        raise UsageError(f"{word!r} is not a value of a model: use {known}")
     return name
 
 
@@ -176,15 +169,14 @@ prepare(_File)
 
 @dataclass(frozen=True)
 class Card:
-    """What a study is about.
+    """The subject of a study.
 
     Attributes:
         base: the digest of the base model.
-        name: what the base model is called.
-        space: what the space is called.
-        objectives: what is minimised or maximised.
+        name: the name of the base model.
+        space: the name of the space.
         constraints: the bounds that variants have to keep to.
-        seed: what all choices come from, together with the numbers of trials.
+        seed: the seed of all choices.
     """
 
     base: str
@@ -205,16 +197,12 @@ class Card:
         return msgspec.to_builtins(_File(_FORMAT, VERSION, self.base, self.name, self.space, *texts, self.seed))
 
     def check_same(self, asked: Card, place: str) -> None:
-        """Accepts to go on with this study as `asked`.
-
-        Raises:
-            UsageError: it is about something else; says what.
-        """
+        """Accepts to go on with this study as `asked`."""
         own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
         if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
             raise UsageError(
-                f"{place} is a study of {self.name} in {self.space} with other {unlike}: {own[unlike][:200]}, not "
-                f"{other[unlike][:200]}\nGive the same, or another --storage."
+                f"{place} is a study of {self.name} in {self.space} with {unlike} {own[unlike][:200]}, not "
+                f"{other[unlike][:200]}\nUse the same, or another --storage."
             )
 
     def _told(self) -> tuple[str, ...]:
@@ -223,21 +211,19 @@ class Card:
 
 
 def card_of(plain: object, place: str) -> Card:
-    """The card in a study's file, which may come from strangers.
-
-    Raises:
-        UsageError: it is none, or of a version that is not known here.
-    """
+    """The card in a study's file, which may come from strangers."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if isinstance(version, int) and version > VERSION:
-        raise UsageError(f"{place} is a study of version {version}; this iosched reads version {VERSION}")
+        raise UsageError(
+            f"{place} has version {version} of the format, and this iosched reads {VERSION}: update iosched"
+        )
     try:
         file = msgspec.convert(plain, _File, strict=True)
         if file.format != _FORMAT or not file.objectives:
             raise UsageError(f"its format is {file.format[:40]!r}")
         objectives, constraints = parse_objectives(file.objectives), parse_constraints(file.constraints)
     except (msgspec.ValidationError, UsageError) as error:
-        raise UsageError(f"{place} is no study of iosched's: {error}") from None
+        raise UsageError(f"{place} is not a study of iosched: {error}") from None
     return Card(file.base, file.name, file.space, objectives, constraints, file.seed)
 
 

@@ -31,18 +31,17 @@ class Latency:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What came of a variant.
+    """The result of a variant.
 
     Attributes:
-        values: what was found, by the names that objectives and constraints have for it.
+        values: values by the names in objectives and constraints.
         latencies: how the latencies among them were found, by device.
-        record: how the variant is made, as JSON; None where it could not be made.
-        key: two variants of one key compute the same with the same weights; None where it could not be made.
-        schedule: the schedule file that the first of the latencies is of, as JSON; None where none was decided.
-        seconds: how long it took.
-        reason: why there is no result; None where there is one.
-        is_stopped: whether, if there is none, that is since going on was not worth it.
-        reused: the number of the trial that found all this for the same variant before; None where it was found now.
+        record: how the variant is made, as JSON; None if it could not be made.
+        key: two variants of one key compute the same with the same weights; None if it could not be made.
+        schedule: the schedule file that the first of the latencies is of, as JSON; None if none was decided.
+        reason: why there is no result; None if there is one.
+        is_stopped: whether the trial was stopped early.
+        reused: the number of the trial that found all this for the same variant before; None if it was found now.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -58,12 +57,12 @@ class Feedback:
 
 @dataclass(frozen=True)
 class Individual:
-    """A trial of the study: what was chosen, and what came of it.
+    """A trial of the study.
 
     Attributes:
         number: counts the trials of a study from 0.
-        choices: what was chosen, by the questions' names, in the order in which they were asked.
-        point: how it compares with others; None where it has not all of the values that this takes.
+        choices: choices by question, in the order of the questions.
+        point: how it compares with others; None if it has not all of the values that this takes.
     """
 
     number: int
@@ -78,8 +77,6 @@ class Chosen:
     """A variant that is written.
 
     Attributes:
-        number: that of its trial.
-        model: what is written.
         document: the schedule file that it ships with.
     """
 
@@ -89,13 +86,11 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known of a study.
+class StudyHistory:
+    """A study.
 
     Attributes:
-        storage: its file.
-        card: what it is about.
-        individuals: its trials by their numbers, also those that run.
+        individuals: its trials by number, including running ones.
     """
 
     storage: Path
@@ -108,23 +103,23 @@ class Found:
         return tuple(each for each in self.individuals if each.state != "running")
 
     def count(self, state: str) -> int:
-        """How many trials are in a state."""
+        """The number of trials in a state."""
         return sum(each.state == state for each in self.individuals)
 
     @property
     def reused(self) -> int:
-        """How many trials met a variant that an earlier one had evaluated."""
+        """The number of trials whose variant was already evaluated."""
         return sum(each.feedback.reused is not None for each in self.finished)
 
     @property
     def seconds(self) -> float:
-        """How long the trials took that have ended."""
+        """The total seconds of ended trials."""
         return sum(each.feedback.seconds for each in self.finished)
 
     def ranked(self) -> Sequence[tuple[int, Individual]]:
         """The different variants that meet all constraints, each with its rank: the front, of rank 0, comes first.
 
-        Of variants that are equal, the first trial stands for all.
+        Of variants that are equal, the first trial counts.
         """
         feasible = [
             each
@@ -143,12 +138,11 @@ class ExploreResult:
     Attributes:
         found: the study as it is now.
         chosen: the models of the best variants, the best first.
-        seconds: how long this call took.
-        notes: sentences that a user should read.
-        was_interrupted: whether the user ended it before all trials were done.
+        seconds: the duration of this call.
+        was_interrupted: whether the user ended it early.
     """
 
-    found: Found
+    found: StudyHistory
     chosen: tuple[Chosen, ...]
     seconds: float
     notes: tuple[str, ...] = ()

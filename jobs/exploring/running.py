@@ -24,14 +24,13 @@ Cut = Literal["time", "output", "stopped"]
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What came of a command.
+class CommandResult:
+    """The result of a command.
 
     Attributes:
-        code: its exit code.
-        out: the end of what it printed.
-        errors: the end of what it printed to stderr.
-        cut: why it was ended from here; None where it ended by itself.
+        out: the last part of stdout.
+        errors: the last part of stderr.
+        cut: why it was ended from here; None if it ended by itself.
     """
 
     code: int
@@ -41,7 +40,7 @@ class Ran:
 
 
 class _Kept:
-    """The end of a stream, and its lines as they come."""
+    """The last part of a stream, and its lines as they arrive."""
 
     def __init__(self, on_line: Callable[[str], object] | None = None) -> None:
         self.data = self._line = b""
@@ -49,7 +48,6 @@ class _Kept:
         self._on_line = on_line
 
     def read(self, stream: int) -> bool:
-        """Take what the stream has to give now; returns whether there may be more."""
         with suppress(BlockingIOError):
             while self.nbytes <= _MOST_NBYTES:
                 data = os.read(stream, 2**16)
@@ -75,18 +73,14 @@ def run_command(
     folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] | None = None,
-) -> Ran:
+) -> CommandResult:
     """Runs a command without a shell, and ends it and all that it has started.
 
     Args:
         words: the program and its arguments.
-        timeout_s: the seconds that it may take; None for any number.
-        folder: where it is run; by default where this process runs.
-        is_stopped: is asked now and then whether the command is to be ended.
+        folder: its working folder; by default that of this process.
+        is_stopped: is polled to end the command.
         on_line: is called with each line that the command prints.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, as where nobody holds it back; the command has been ended.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
 
@@ -107,13 +101,12 @@ def run_command(
             cut = _watched(process, (out, errors), is_over)
         finally:
             _end(process)
-    return Ran(process.returncode, out.text, errors.text, cut)
+    return CommandResult(process.returncode, out.text, errors.text, cut)
 
 
 def _watched(
     process: subprocess.Popen[bytes], both: tuple[_Kept, _Kept], is_over: Callable[[], Cut | None]
 ) -> Cut | None:
-    """Takes what a process prints until it ends, or there is a reason to cut it."""
     with selectors.DefaultSelector() as selector:
         for stream, kept in zip((process.stdout, process.stderr), both, strict=True):
             assert stream is not None
@@ -132,7 +125,7 @@ def _watched(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the supervisor, which ends all else before itself."""
+    """Ends the supervisor, which ends its children first."""
     if process.poll() is None:
         process.terminate()
     try:

@@ -26,18 +26,18 @@ from iosched.models.mutation.edit import AnswerError
 from iosched.models.spaces.space import executed
 
 _KEPT = 64
-"""The samplers that are kept: those of trials under way."""
+"""The number of cached samplers of running trials."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class SamplerKind:
     """A way to sample.
 
     Attributes:
         name: as the user gives it.
         sampler: makes Optuna's sampler from the study's seed.
-        has_ended: whether, after these trials, nothing is left to be tried.
-        has_to_wait: whether the next trial cannot begin before those that run have ended.
+        has_ended: whether nothing is left to try after these trials.
+        has_to_wait: whether the next trial has to wait for running ones.
     """
 
     name: str
@@ -46,39 +46,32 @@ class Kind:
     has_to_wait: Callable[[Sequence[FrozenTrial]], bool] = lambda trials: False
 
 
-def kind_of(name: str, population: int) -> Kind:
+def kind_of(name: str, population: int) -> SamplerKind:
     """The sampler of this name, or the class `FILE.py:CLASS` or `MODULE:CLASS`, whose file or module is executed.
 
     Args:
         population: the number of individuals that evolution and NSGA-II breed from.
-
-    Raises:
-        UsageError: there is no such class, or it cannot be built.
     """
     match name:
         case "random":
-            return Kind(name, partial(Reseeded, RandomSampler))
+            return SamplerKind(name, partial(Reseeded, RandomSampler))
         case "grid":  # GridSampler needs all questions beforehand, and which there are may depend on answers
-            return Kind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
+            return SamplerKind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
         case "tpe":
-            return Kind(name, partial(Reseeded, TPESampler))
+            return SamplerKind(name, partial(Reseeded, TPESampler))
         case "nsga2":
-            return Kind(name, partial(Reseeded, partial(NSGAIISampler, population_size=population)))
+            return SamplerKind(name, partial(Reseeded, partial(NSGAIISampler, population_size=population)))
         case "evolution":
             child = partial(child_of_generation, population)
-            return Kind(name, partial(Evolution, child), has_to_wait=partial(_is_generation_running, population))
+            return SamplerKind(name, partial(Evolution, child), has_to_wait=partial(_is_generation_running, population))
         case "steady-evolution":
-            return Kind(name, partial(Evolution, partial(child_of_best, population)))
+            return SamplerKind(name, partial(Evolution, partial(child_of_best, population)))
     return _kind_of_class(name)
 
 
 @contextmanager
 def sampling(name: str) -> Iterator[None]:
-    """A context in which a sampler's error is reported as such; those of the study's storage are raised as they are.
-
-    Raises:
-        AnswerError: the sampler failed.
-    """
+    """Reports errors as those of the sampler, except errors of the storage."""
     try:
         yield
     except (IoschedError, StorageInternalError, UpdateFinishedTrialError, SQLAlchemyError):
@@ -87,12 +80,12 @@ def sampling(name: str) -> Iterator[None]:
         raise AnswerError(f"--sampler {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _kind_of_class(name: str) -> Kind:
+def _kind_of_class(name: str) -> SamplerKind:
     build = _found_class(name)
     takes_seed = "seed" in signature(build).parameters
     with sampling(name):
         sampler = _without_warning(partial(build, seed=0) if takes_seed else build)
-    return Kind(name, partial(Reseeded, build, by_question=False) if takes_seed else lambda seed: sampler)
+    return SamplerKind(name, partial(Reseeded, build, by_question=False) if takes_seed else lambda seed: sampler)
 
 
 def _found_class(name: str) -> Callable[..., BaseSampler]:
@@ -106,7 +99,7 @@ def _found_class(name: str) -> Callable[..., BaseSampler]:
     found = getattr(module, what, None)
     if isinstance(found, type) and issubclass(found, BaseSampler):
         return found
-    fault = "is not there" if found is None else "is no class that derives from optuna.samplers.BaseSampler"
+    fault = "does not exist" if found is None else "is not a subclass of optuna.samplers.BaseSampler"
     raise UsageError(f"--sampler {name}: {what!r} {fault}")
 
 
@@ -157,7 +150,7 @@ def _is_generation_running(population: int, trials: Sequence[FrozenTrial]) -> bo
 
 
 def _all_tried(trials: Sequence[FrozenTrial]) -> bool:
-    """Whether every answer to every question was given, or is being given. O(answers)."""
+    """Whether each answer to each question was given, or is being evaluated. O(answers)."""
     given: dict[tuple[object, ...], set[object]] = defaultdict(set)
     candidates: dict[tuple[object, ...], int] = {}
     for trial in trials:

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from iosched.jobs.exploring.running import Ran, run_command
+from iosched.jobs.exploring.running import CommandResult, run_command
 from iosched.jobs.pool.messages import InterruptedTaskError
 from iosched.jobs.pool.task import Context, Kind
 from iosched.models.errors import IoschedError, UsageError
 
 MODEL, PARAMS = "{model}", "{params}"
 UNNAMED = "score"
-"""What a score is called that is printed as a number alone, where no objective or constraint has a name for it."""
+"""The name of a score that is a single number and has no other name."""
 
 _MOST_KEYS = 100
 _SHOWN = 200
@@ -39,7 +39,6 @@ class ScoreCommand:
 
     Attributes:
         words: the program and its arguments, in which `{model}` and `{params}` are replaced.
-        timeout_s: the seconds that it may take; None for any number.
         keys: the names that it has to say the values of.
     """
 
@@ -55,11 +54,7 @@ class ScoreCommand:
 
 
 def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> ScoreCommand:
-    """The score command in a text such as `./score {model} {params}`; its words are split as a shell does.
-
-    Raises:
-        UsageError: it has no words, names neither the model nor its choices, or there is no such program.
-    """
+    """The score command in a text such as `./score {model} {params}`; its words are split as a shell does."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -67,22 +62,18 @@ def parse_command(text: str, timeout_s: float | None, keys: Sequence[str]) -> Sc
     if not words:
         raise UsageError("--score-cmd is empty: give a program and its arguments")
     if not any(MODEL in word or PARAMS in word for word in words):
-        raise UsageError(f"--score-cmd has neither {MODEL} nor {PARAMS}, so it would say the same of every model")
+        raise UsageError(f"--score-cmd has neither {MODEL} nor {PARAMS}, so every model would get the same score")
     if shutil.which(words[0]) is None:
-        raise UsageError(f"--score-cmd: there is no program {words[0]!r} that can be run")
+        raise UsageError(f"--score-cmd: program {words[0]!r} does not exist or is not executable")
     return ScoreCommand(tuple(words), timeout_s, tuple(keys) or (UNNAMED,))
 
 
-def said(ran: Ran, timeout_s: float | None) -> object:
-    """The JSON that a command printed: all of its output, or else the last line; above it may stand anything.
-
-    Raises:
-        ScoreError: it took longer than `timeout_s`, failed, printed nothing, or its last line is no JSON.
-    """
+def parsed_output(ran: CommandResult, timeout_s: float | None) -> object:
+    """The JSON in a command's output: all of it, or the last line."""
     if ran.cut == "time":
         raise ScoreError(f"the score command took longer than {timeout_s:g} s")
     if ran.cut == "output":
-        raise ScoreError("the score command printed more than can be a score")
+        raise ScoreError("the score command printed too much")
     if ran.code:
         raise ScoreError(f"the score command failed with exit code {ran.code}{_last_words(ran)}")
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
@@ -91,23 +82,21 @@ def said(ran: Ran, timeout_s: float | None) -> object:
     for text in (ran.out, lines[-1]):
         with suppress(ValueError, RecursionError):
             return json.loads(text)
-    raise ScoreError(f"the last line that the score command printed is neither a number nor JSON: {_short(lines[-1])}")
+    raise ScoreError(f"the last line of the score command's output is neither a number nor JSON: {_short(lines[-1])}")
 
 
 def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
-    """The values by name in what a command printed: a number for the only key, or an object of numbers.
-
-    Raises:
-        ScoreError: a key is missing, or a value is no number.
-    """
+    """Values by name in a command's output: a number for the only key, or an object of numbers."""
     if not isinstance(found, dict):
         if len(keys) != 1:
-            raise ScoreError(f"the score command printed one number, and {', '.join(keys)} are asked for: print JSON")
-        return {keys[0]: _number(found, "what the score command printed")}
+            raise ScoreError(f"the score command printed one number, but {', '.join(keys)} are required: print JSON")
+        return {keys[0]: _number(found, "the output of the score command")}
     if missing := [key for key in keys if key not in found]:
-        raise ScoreError(f"the score command did not say {missing[0]!r}; it said {_short(', '.join(map(str, found)))}")
+        raise ScoreError(
+            f"the score command did not print {missing[0]!r}; it printed {_short(', '.join(map(str, found)))}"
+        )
     if len(found) > _MOST_KEYS:
-        raise ScoreError(f"the score command printed {len(found)} keys; there may be {_MOST_KEYS}")
+        raise ScoreError(f"the score command printed {len(found)} keys, more than {_MOST_KEYS}")
     known = {key: value for key, value in found.items() if key in keys or _is_number(value)}
     return {key: _number(value, f"{key!r} of the score command") for key, value in known.items()}
 
@@ -120,11 +109,11 @@ def _is_number(value: object) -> bool:
 
 def _number(value: Any, what: str) -> float:
     if not _is_number(value):
-        raise ScoreError(f"{what} is no number: {_short(json.dumps(value))}")
+        raise ScoreError(f"{what} is not a number: {_short(json.dumps(value))}")
     return float(value)
 
 
-def _last_words(ran: Ran) -> str:
+def _last_words(ran: CommandResult) -> str:
     *_, last = ran.errors.strip().rpartition("\n")
     return f": {_short(last.strip())}" if last else ""
 
@@ -134,7 +123,7 @@ def _short(text: str) -> str:
 
 
 @dataclass
-class Watched:
+class StepReader:
     """Reads the steps in the output of a score command: lines of JSON with a "step" and a value.
 
     Attributes:
@@ -163,15 +152,15 @@ class Watched:
 
 
 class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A score command as a task of a worker, where nothing measures meanwhile.
+    """A score command as a task; nothing is measured meanwhile.
 
     Attributes:
         name: the name of the model's file.
         command: the program.
         folder: the user's folder on the driver's machine; the program runs in the folder of that name.
-        choices: what made the model; of several variants as one model those of each, by its name.
+        choices: the choices of the model, or by name of several variants in one model.
         members: the names of several variants that are one model.
-        watched: the key of the value that the program prints step by step, by which the driver may stop it; None where
+        watched: the key of the value that the program prints step by step, by which the driver may stop it; None if
             nobody does.
     """
 
@@ -199,8 +188,8 @@ class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _score(work: Score, here: Context) -> Scores:
     if (lacking := _lacking(work)) is not None:
-        return Scores(reason=f"there is no {lacking} on the worker's machine")
-    command, watched = work.command, None if work.watched is None else Watched(work.watched, here.step)
+        return Scores(reason=f"the worker's machine has no {lacking}")
+    command, watched = work.command, None if work.watched is None else StepReader(work.watched, here.step)
     timeout_s = command.timeout_s and command.timeout_s * max(1, len(work.members))
     with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
         path = Path(folder) / f"{Path(work.name).name}.onnx"
@@ -215,19 +204,19 @@ def _score(work: Score, here: Context) -> Scores:
     if ran.cut == "stopped":
         raise InterruptedTaskError("interrupted")
     try:
-        found = said(ran, timeout_s)
+        found = parsed_output(ran, timeout_s)
     except ScoreError as error:
         return Scores(reason=str(error))
     if not work.members:
         return Scores((_scored(found, command),))
     if not isinstance(found, dict) or not found.keys() & set(work.members):
-        return Scores(reason="the score command printed no JSON object by the members' names")
+        return Scores(reason="the score command printed no JSON object with the names of the members")
     return Scores(tuple(_scored(found.get(member), command) for member in work.members))
 
 
 def _scored(found: object, command: ScoreCommand) -> Scored:
     if found is None:
-        return Scored(reason="the score command said nothing of this one of several models")
+        return Scored(reason="the score command printed no score for this model")
     try:
         return Scored(values_of(found, command.keys))
     except ScoreError as error:
@@ -235,10 +224,9 @@ def _scored(found: object, command: ScoreCommand) -> Scored:
 
 
 def _lacking(work: Score) -> str | None:
-    """What the command needs and this machine has not."""
     folder, program = Path(work.folder), work.command.words[0]
     if not folder.is_dir():
-        return f"folder {work.folder!r}, in which the score command is to be run,"
+        return f"folder {work.folder!r} to run the score command in"
     found = shutil.which(str(folder / program) if "/" in program else program)
     return None if found else f"program {program!r}"
 

@@ -28,23 +28,23 @@ from iosched.profiler.devices.resolve import check_name
 
 @dataclass(frozen=True)
 class ExploreSettings:
-    """What to explore for, and how long.
+    """Settings of `explore`.
 
     Attributes:
-        storage: the file that the study is kept in; made where it is not there, else the study in it goes on.
+        storage: the file of the study, which is created or continued.
         sampler: a name in `SAMPLER_NAMES`, or a class of the user's: "FILE.py:CLASS" or "MODULE:CLASS".
-        trials: how many trials the study has when it is done, over all calls.
+        trials: the number of trials of the study, over all calls.
         budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
         objectives: texts like "min:latency:cpu,max:accuracy".
         constraints: texts like "latency:cpu<=5000"; latencies are in microseconds.
         score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
         score_timeout_s: the seconds that it may take for one model; None for any number.
-        score_batch: how many variants go to the score command as one model.
-        prunes: whether the score command is ended where what it has printed so far is worse than the median.
-        top: of how many variants the models are made at the end.
-        seed: what all choices come from.
+        score_batch: the number of variants that go to the score command as one model.
+        prunes: whether to end the score command if its intermediate score is worse than the median.
+        top: the number of best variants to write.
+        seed: the seed of all choices.
         population: the number of individuals that "evolution", "steady-evolution" and "nsga2" breed from.
-        measure: what is measured of a variant: "models" as a whole, its "stages" alone, or "none".
+        measure: measures of a variant: whole "models", only "stages", or "none".
         optimize: how schedules are searched; the device is that of an objective.
     """
 
@@ -66,12 +66,12 @@ class ExploreSettings:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the settings ask for, understood.
+class ParsedSettings:
+    """The parsed settings.
 
     Attributes:
         devices: of each device whose latency is asked for, the name as the objective or constraint has it.
-        score: the score command; None where nothing that it would say is asked for.
+        score: the score command; None if nothing that it would say is asked for.
     """
 
     objectives: tuple[Objective, ...]
@@ -80,40 +80,36 @@ class Asked:
     score: ScoreCommand | None
 
 
-def asked(settings: ExploreSettings) -> Asked:
-    """What the settings ask for.
-
-    Raises:
-        UsageError: they contradict each other, or ask for what there is not.
-    """
+def parse_settings(settings: ExploreSettings) -> ParsedSettings:
+    """Parses the settings."""
     if settings.sampler not in SAMPLER_NAMES and ":" not in settings.sampler:
         known = f"{', '.join(SAMPLER_NAMES)}, FILE.py:CLASS and MODULE:CLASS"
-        raise UsageError(f"unknown sampler {settings.sampler!r}: there are {known}")
+        raise UsageError(f"unknown sampler {settings.sampler!r}: choose from {known}")
     if settings.trials < 1 or settings.top < 0 or settings.population < 2:
-        raise UsageError("a study takes at least 1 trial, a top of 0 or more, and a population of 2 or more")
+        raise UsageError("a study needs at least 1 trial, a top of at least 0 and a population of at least 2")
     objectives, constraints = parse_objectives(settings.objectives), parse_constraints(settings.constraints)
     if not objectives:
-        raise UsageError(f"there is no objective: name one, as {DEFAULT_OBJECTIVE}")
+        raise UsageError(f"no objective: add one, such as {DEFAULT_OBJECTIVE}")
     names = names_in(objectives, constraints)
     devices = tuple(device for name in names if (device := device_of(name)) is not None)
     for device in devices:
         check_name(device)
     keys = tuple(name for name in names if is_scored(name))
     if settings.prunes and (len(objectives) > 1 or [each.name for each in objectives] != list(keys)):
-        raise UsageError("pruning takes one objective, which a score command says: leave --prune or the others out")
-    return Asked(objectives, constraints, devices, _score_command(settings, keys))
+        raise UsageError("pruning needs exactly one objective, from the score command: remove --prune or the others")
+    return ParsedSettings(objectives, constraints, devices, _score_command(settings, keys))
 
 
 def _score_command(settings: ExploreSettings, keys: Sequence[str]) -> ScoreCommand | None:
     if settings.score_batch < 1 or (settings.score_batch > 1 and settings.prunes):
-        raise UsageError("--score-batch takes at least 1 variant, and only one where --prune is given")
+        raise UsageError("--score-batch must be at least 1, and 1 with --prune")
     if settings.score_command is None:
         if keys:
-            raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
+            raise UsageError(f"nothing computes {keys[0]!r}: add a score command with --score-cmd")
         if settings.score_batch > 1:
-            raise UsageError("--score-batch is given without --score-cmd: leave it out")
+            raise UsageError("--score-batch needs --score-cmd: add it, or remove --score-batch")
         return None
     command = parse_command(settings.score_command, settings.score_timeout_s, keys)
     if not keys:
-        raise UsageError("--score-cmd is given, and no objective or constraint asks for what it says: name one")
+        raise UsageError("no objective or constraint uses the output of --score-cmd: add one")
     return command

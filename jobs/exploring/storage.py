@@ -30,12 +30,7 @@ _TABLES = frozenset(
 
 
 def open_storage(path: Path, *, makes: bool) -> RDBStorage:
-    """The storage in a file; one that is not there, or empty, is made if `makes`.
-
-    Raises:
-        UsageError: the file is no SQLite database, is damaged, or has something else than a study of ours.
-        ExecutionError: it lacks something, and cannot be written.
-    """
+    """The storage in a file; one that is not there, or empty, is made if `makes`."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would tell of each trial on stderr
     check_study_file(path, makes=makes)
     try:
@@ -52,12 +47,7 @@ def open_storage(path: Path, *, makes: bool) -> RDBStorage:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A context in which what Optuna cannot make sense of in a study's file is told as such.
-
-    Raises:
-        UsageError: the file is damaged.
-        ExecutionError: it cannot be read or written now.
-    """
+    """Reports data that Optuna cannot interpret as a damaged file."""
     with using(path):
         try:
             yield
@@ -67,11 +57,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """A context in which it is told as such that a study's file cannot be used now, as on a full disk.
-
-    Raises:
-        ExecutionError: it cannot be read or written.
-    """
+    """Reports errors of a study's file, for example on a full disk."""
     try:
         yield
     except (optuna.exceptions.StorageInternalError, SQLAlchemyError, sqlite3.Error) as error:
@@ -86,9 +72,9 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _complete(path: Path) -> None:
-    """Makes the index that allows one study of a name, where a process was killed between the table and its index.
+    """Creates the unique index of study names if a process was killed between the table and its index.
 
-    Optuna makes it with the table alone, and would begin a second study without it.
+    Optuna creates it only with the table, and would begin a second study without it.
     """
     with closing(_connected(path)) as connection:
         named = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (_ONE_OF_A_NAME,))
@@ -98,28 +84,24 @@ def _complete(path: Path) -> None:
 
 
 def check_study_file(path: Path, *, makes: bool) -> None:
-    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`."""
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
     except FileNotFoundError:
         head = b""
         if not makes:
-            raise UsageError(f"{path}: there is no such file: give one that 'iosched explore' wrote") from None
+            raise UsageError(f"{path}: no such file: use one that 'iosched explore' wrote") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     if not head and makes:
         return
     if head != _MAGIC:
-        raise UsageError(f"{path} is no study: it is no SQLite database")
+        raise UsageError(f"{path} is not a study: it is not an SQLite database")
     try:
         _check_contents(path)
     except sqlite3.Error as error:
-        raise UsageError(f"{path} is no study, or a damaged one: {error}") from None
+        raise UsageError(f"{path} is not a study, or is damaged: {error}") from None
 
 
 def _check_contents(path: Path) -> None:
@@ -129,7 +111,7 @@ def _check_contents(path: Path) -> None:
         for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
             # Triggers and views are programs, and would be run by what Optuna asks.
             if kind not in ("table", "index") or (kind == "table" and name not in _TABLES):
-                raise UsageError(f"{path} is no study of iosched's: it has the {kind} {str(name)[:80]!r}")
+                raise UsageError(f"{path} is not a study of iosched: it has the {kind} {str(name)[:80]!r}")
         if next(connection.execute("PRAGMA quick_check(1)"))[0] != "ok":
             raise UsageError(f"{path} is damaged")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -137,4 +119,4 @@ def _check_contents(path: Path) -> None:
             return  # begun, and never finished
         names = [name for (name,) in connection.execute("SELECT study_name FROM studies LIMIT 2")]
         if names not in ([], [STUDY_NAME]):
-            raise UsageError(f"{path} has studies that are not iosched's: {', '.join(map(repr, names))[:200]}")
+            raise UsageError(f"{path} contains studies of other programs: {', '.join(map(repr, names))[:200]}")

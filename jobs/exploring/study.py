@@ -1,4 +1,4 @@
-"""A study in a file: trials that any number of processes ask for, evaluate and tell, and that outlive them."""
+"""A study in a file, shared by any number of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.locking import study_lock
 from iosched.jobs.exploring.objectives import CARD_KEY, Card, card_of, total_violation
 from iosched.jobs.exploring.result import Feedback, Individual, State
-from iosched.jobs.exploring.samplers import Kind, sampling
+from iosched.jobs.exploring.samplers import SamplerKind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.models.errors import UsageError
 from iosched.models.mutation.edit import Question
@@ -40,10 +40,7 @@ _ENDED: dict[TrialState, State] = {
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the number of the attempt.
-
-    The process is empty where the trial was given back.
-    """
+    """The process that evaluates a trial (empty if released), its last sign of life (Unix time), and the attempt."""
 
     process: str
     at: float
@@ -51,7 +48,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether the process has ended or given the trial back, as far as can be told from here."""
+        """Whether the process has ended or released the trial, as far as this machine can tell."""
         alive = None
         with suppress(ValueError):  # no text of ours
             alive = is_alive(self.process) if self.process else False
@@ -66,27 +63,19 @@ prepare(Feedback, _Claim)
 
 @dataclass(frozen=True)
 class OpenedStudy:
-    """A study, and what it is about."""
+    """A study and its subject."""
 
     path: Path
     study: optuna.Study
     card: Card
 
     def trials(self) -> Sequence[FrozenTrial]:
-        """All trials by their numbers, as they are in the file now.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+        """All trials by their numbers, as they are in the file now."""
         with reading(self.path):
             return self.study.get_trials(deepcopy=False)
 
     def history(self) -> Sequence[Individual]:
-        """All trials by their numbers.
-
-        Raises:
-            UsageError: the file is damaged.
-        """
+        """All trials by their numbers."""
         return [self._individual(trial) for trial in self.trials()]
 
     def _individual(self, trial: FrozenTrial) -> Individual:
@@ -101,7 +90,7 @@ class OpenedStudy:
             raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
 
     def point(self, feedback: Feedback) -> Point | None:
-        """How a variant compares with others; None where a value is missing that this takes."""
+        """How a variant compares with others; None if a value is missing that this takes."""
         values = feedback.values
         if any(name not in values for name in self.card.names):
             return None
@@ -110,11 +99,7 @@ class OpenedStudy:
 
 
 def opened_study(path: Path) -> OpenedStudy:
-    """The study in a file.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The study in a file."""
     storage = open_storage(path, makes=False)
     with reading(path):
         if STUDY_NAME not in optuna.get_all_study_names(storage):
@@ -124,11 +109,7 @@ def opened_study(path: Path) -> OpenedStudy:
 
 
 def begun_study(path: Path, card: Card) -> OpenedStudy:
-    """The study in a file, which is made where it is not there.
-
-    Raises:
-        UsageError: the file is something else, or a study about something else.
-    """
+    """The study in a file, created if missing."""
     with study_lock(path), reading(path):
         storage, ways = open_storage(path, makes=True), [_DIRECTIONS[each.direction] for each in card.objectives]
         study = optuna.create_study(storage=storage, study_name=STUDY_NAME, directions=ways, load_if_exists=True)
@@ -146,10 +127,10 @@ class StudyStrategy:
     trials, or `budget_s` seconds of evaluating, over all calls and processes.
 
     Attributes:
-        has_ended: whether nothing more is to be tried.
+        has_ended: whether nothing is left to try.
     """
 
-    def __init__(self, opened: OpenedStudy, kind: Kind, trials: int, budget_s: float | None = None) -> None:
+    def __init__(self, opened: OpenedStudy, kind: SamplerKind, trials: int, budget_s: float | None = None) -> None:
         self._opened = opened
         self._limits = trials, budget_s
         self._kind = kind
@@ -160,7 +141,7 @@ class StudyStrategy:
         opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
 
     def ask_graph(self) -> int | None:
-        """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
+        """The next graph: of a trial whose process has ended, or else of a new one; None if there is none now."""
         with study_lock(self._opened.path):
             trials = self._opened.trials()
             waiting = (each for each in trials if each.state is TrialState.RUNNING and each.number not in self._running)
@@ -180,7 +161,7 @@ class StudyStrategy:
         return budget_s is not None and sum(self._opened._feedback(trial).seconds for trial in trials) >= budget_s
 
     def _taken_over(self, trial: FrozenTrial) -> int | None:
-        """The trial again, with the answers that it was given already; None if somebody is evaluating it."""
+        """The same trial with its earlier answers; None if a process is evaluating it."""
         study = self._opened.study
         claim = _claim_of(trial)
         if claim is not None and not claim.has_lapsed:
@@ -189,7 +170,7 @@ class StudyStrategy:
         with sampling(self._kind.name):
             taken = Trial(study, trial._trial_id)
         if attempt > _MOST_ATTEMPTS:
-            reason = f"the process ended {_MOST_ATTEMPTS} times while it was evaluated: it may lack memory"
+            reason = f"the process ended {_MOST_ATTEMPTS} times during its evaluation, perhaps for lack of memory"
             taken.set_user_attr(_FEEDBACK, msgspec.to_builtins(Feedback(reason=reason)))
             study.tell(taken, state=TrialState.FAIL)
             return None
@@ -201,23 +182,19 @@ class StudyStrategy:
         return trial.number
 
     def ask_choice(self, graph: int, question: Question) -> int:
-        """The place of the chosen candidate.
-
-        Raises:
-            AnswerError: the sampler failed.
-        """
+        """The place of the chosen candidate."""
         trial, candidates = self._running[graph], question.candidates
         with sampling(self._kind.name):
             return candidates.index(trial.suggest_categorical(question.name, candidates))
 
     def stops_early(self, graph: int, step: int, value: float) -> bool:
-        """Whether the value is worse than the median of those that other trials had after so many steps."""
+        """Whether the value is worse than the median of other trials at this step."""
         trial = self._running[graph]
         trial.report(value, step)
         return trial.should_prune()
 
     def receive_feedback(self, graph: int, feedback: Feedback) -> None:
-        """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
+        """Stores the result of a graph, unless another process has taken it over."""
         trial = self._running.pop(graph)
         state, values = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL, None
         if feedback.reason is None and self._opened.point(feedback) is not None:
@@ -237,9 +214,9 @@ class StudyStrategy:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the file is told now and then that this process evaluates its trials.
+        """Signals in the file that this process evaluates its trials.
 
-        Those that have no result when it is left are for others, or for a later call.
+        Finally releases those without a result.
         """
         ended = Event()
         thread = Thread(target=self._beat, args=(ended,), daemon=True)
@@ -262,7 +239,6 @@ class StudyStrategy:
 
 
 def _sign(trial: Trial, process: str, attempts: int) -> None:
-    """Write who evaluates a trial, and that it is so many attempts more."""
     claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
     plain: Any = msgspec.to_builtins(_Claim(process, time.time(), claim.attempt + attempts))
     trial.storage.set_trial_user_attr(trial._trial_id, _CLAIM, plain)

@@ -14,11 +14,10 @@ from iosched.jobs.batching.plan import composed
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
 from iosched.jobs.exploring.result import Feedback, Latency
 from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
-from iosched.jobs.exploring.settings import Asked, ExploreSettings
-from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.exploring.settings import ExploreSettings, ParsedSettings
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
 from iosched.jobs.pool.task import Pending, Pool, Target, Task
-from iosched.jobs.progress import Observer
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
@@ -43,14 +42,7 @@ class InterruptedTrialError(Exception):
 
 @dataclass(eq=False)
 class _Trial:
-    """A trial under way.
-
-    Attributes:
-        feedback: what is known of the variant so far.
-        is_costed: whether its costs are known.
-        is_scored: whether the score command was asked for it.
-        same: later trials of the same variant, which wait for its result.
-    """
+    """A trial under way; `same` are later trials of the same variant, which wait for its result."""
 
     number: int
     feedback: Feedback
@@ -70,13 +62,13 @@ class _Trial:
 
 @dataclass(eq=False)
 class _Scoring:
-    """One run of the score command, for one trial or several as one model.
+    """A run of the score command, for one trial or several as one model.
 
     Attributes:
-        group: the run for several trials that failed before, where this one is for one of them.
-        pruned_after: the last step of a command that was ended; None where it was not.
-        reason: why the command failed with several trials.
-        n_scored: how many of them it has scored alone since.
+        group: the failed run for several trials that this one belongs to.
+        pruned_after: the last step of a command that was ended.
+        reason: why the command failed for several trials.
+        n_scored: the number of these that were scored alone since.
     """
 
     trials: Sequence[_Trial]
@@ -94,13 +86,13 @@ class Trials:
     Attributes:
         bases: the models that the space varies.
         targets: the devices that variants are costed for, or the one that they are scored on, as the user names them.
-        refusals: why the score command failed with several models as one, where it failed with none of them alone. From
-            then on it is run for each variant.
+        refusals: why scoring several models as one failed while each alone succeeded; variants are then scored one by
+            one.
     """
 
     bases: Sequence[Model]
     space: Space
-    asked: Asked
+    asked: ParsedSettings
     settings: ExploreSettings
     pool: Pool
     targets: Mapping[str, Target]
@@ -112,13 +104,7 @@ class Trials:
     _scorings: list[_Scoring] = field(default_factory=list)
 
     def run(self) -> bool:
-        """Tries variants until none is left to try; returns whether the user interrupted.
-
-        Raises:
-            DeviceError: no variant can be costed.
-            DeviceLostError: all workers of a device were lost.
-            KeyboardInterrupt: the user interrupts, and does not want the best variants known.
-        """
+        """Runs all trials; returns whether the user interrupted."""
         try:
             while True:
                 if self.interrupt.came:
@@ -152,8 +138,7 @@ class Trials:
             self._make(number)
 
     def _make(self, number: int) -> None:
-        """Makes a variant; one that was evaluated already, or is being evaluated, need not be costed."""
-        self._say(number, "made")
+        self._say(number, "creating the variant")
         began_s = time.monotonic()
         answer = partial(self.strategy.ask_choice, number)
         try:
@@ -188,7 +173,6 @@ class Trials:
             self._end_costs(trial)
 
     def _say(self, number: int, what: str) -> None:
-        """Shows what comes next for a trial."""
         self.observer.progress(number, self.settings.trials, f"trial {number}: {what}")
 
     def _advance(self) -> None:
@@ -212,7 +196,7 @@ class Trials:
             self._end(trial)
 
     def _score_costed(self) -> None:
-        """Scores costed variants once there are as many as the score command takes, or no other trial is under way."""
+        """Scores variants once there are as many as the score command takes, or no other trial is under way."""
         most = self.settings.score_batch
         waiting = [trial for trial in self._trials.values() if trial.is_costed and not trial.is_scored]
         if not waiting or len(waiting) < min(most, len(self._trials)):
@@ -252,7 +236,6 @@ class Trials:
         return Task(SCORE, work, model, workers, on_said=partial(self._hear, scoring))
 
     def _hear(self, scoring: _Scoring, said: Progress | Step) -> None:
-        """Ends a score command that is worse than those of other trials."""
         if not isinstance(said, Step) or scoring.pending is None:
             return
         if scoring.pruned_after is None:
@@ -283,7 +266,7 @@ class Trials:
             self._end_scored(trial, scored, scoring.group)
 
     def _refuse(self, scoring: _Scoring, reason: str) -> None:
-        """Scores the variants of a group one by one that was not scored as one model."""
+        """Scores the variants of a failed group one by one."""
         if len(scoring.trials) == 1:
             self._end_scored(scoring.trials[0], Scored(reason=reason), scoring.group)
             return
@@ -300,7 +283,6 @@ class Trials:
                 self.refusals.append(group.reason)
 
     def _end(self, trial: _Trial, **changes: Any) -> None:
-        """Ends a trial, and those of the same variant."""
         del self._trials[trial.number]
         feedback = replace(trial.feedback, **changes)
         self.strategy.receive_feedback(trial.number, feedback)
@@ -308,16 +290,10 @@ class Trials:
             self.strategy.receive_feedback(each.number, _again(each.feedback, trial.number, feedback))
 
 
-def _costed(feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: Asked) -> Feedback:
-    """Adds the values that need no score; where something fails, those that were found before.
-
-    Args:
-        costs: what the model costs on each device.
-
-    Raises:
-        DeviceError: no variant can be costed.
-        DeviceLostError: a device stopped working.
-    """
+def _costed(
+    feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: ParsedSettings
+) -> Feedback:
+    """Adds the values that need no score; after a failure, those found before."""
     values = {"flops": float(model.flops), "params": float(model.n_parameters)}
     latencies: dict[str, Latency] = {}
     reason = schedule = None
@@ -337,13 +313,11 @@ def _costed(feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelC
 
 
 def _again(own: Feedback, number: int, first: Feedback) -> Feedback:
-    """What came of a variant that trial `number` was of: `first`."""
     reused = None if first.reason is not None else number if first.reused is None else first.reused
     return replace(first, record=own.record, schedule=None, seconds=own.seconds, reused=reused)
 
 
 def _reason_of(error: Exception) -> str:
-    """Why a trial failed, in a text of limited length."""
     text = str(error) if isinstance(error, IoschedError) else f"{type(error).__name__}: {error}"
     return text[:_MOST_REASON]
 
@@ -354,9 +328,9 @@ def _latency(cost: ModelCost) -> Latency:
 
 
 def _violated(constraints: Sequence[Constraint], values: Mapping[str, float]) -> str | None:
-    """Which constraint a variant violates, by what is known before it is scored."""
+    """The first constraint that a variant violates before it is scored."""
     broken = (each for each in constraints if each.name in values and each.violation(values[each.name]) > 0)
-    return next((f"{each.name} is {values[each.name]:g}, not {each}: not scored" for each in broken), None)
+    return next((f"not scored: {each.name} is {values[each.name]:g}, not {each}" for each in broken), None)
 
 
 def _covered_s(tasks: Iterable[Pending[Any]]) -> float:
@@ -369,12 +343,7 @@ def _covered_s(tasks: Iterable[Pending[Any]]) -> float:
 
 
 def _one_model(models: Mapping[str, Model]) -> Model:
-    """The models as one, fed once: what is alike is batched wherever possible, since its cost is not known.
-
-    Raises:
-        InvalidModelError: the models' opsets cannot be brought together.
-        UsageError: their inputs differ.
-    """
+    """The models as one with shared inputs, batched wherever possible, since costs are unknown."""
     inputs = dict.fromkeys(spec.name for model in models.values() for spec in model.graph.inputs)
     cluster = composed(models, tuple(inputs), "trials")
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.jobs.open_model import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Pool, Target, Task

@@ -144,7 +144,7 @@ class Measured(_Message, frozen=True, tag="measured"):
 
 
 class Progress(_Message, frozen=True, tag="progress"):
-    """Reports the progress of an assignment; see `jobs.progress.Observer`."""
+    """Reports the progress of an assignment; see `jobs.observer.Observer`."""
 
     call: Count
     done: Count

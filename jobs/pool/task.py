@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.open_model import NOTHING_LENT, Lent
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources
 from iosched.jobs.pool.messages import Progress, Rows, Step
-from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.export import write_model
@@ -59,10 +58,10 @@ class Context(Protocol):
         """Opens the model on a device. The caller must not close it."""
         ...
 
-    def lent(self, opening: OpenSettings) -> Lent:
+    def lent(self, opening: OpenSettings) -> SharedResources:
         """Returns the shared resources for a job that opens the model itself."""
         del opening
-        return NOTHING_LENT
+        return NO_SHARED_RESOURCES
 
     def ahead(
         self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from iosched.jobs.open_model import Lent
+from iosched.jobs.open_model import SharedResources
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import QUESTIONS, Call, Questions, SentModel
@@ -276,9 +276,9 @@ class WorkerContext(Context):
     def _opening(self, asked: OpenSettings) -> OpenSettings:
         return replace(asked, threads=self.worker.threads_of(asked.threads))
 
-    def lent(self, opening: OpenSettings) -> Lent:
+    def lent(self, opening: OpenSettings) -> SharedResources:
         """Returns the worker's database and a prefetcher as shared resources."""
-        return Lent(self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None)
+        return SharedResources(self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None)
 
     def _opened(self, opening: OpenSettings, model: OpenModel, pace: Pace) -> Prefetchable | None:
         self.worker.say(messages.Opened(call=self.call.call))

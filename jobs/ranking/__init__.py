@@ -1,1 +1,1 @@
-"""What a model costs on a device, and tables of many models."""
+"""The cost of a model on a device, and its task."""

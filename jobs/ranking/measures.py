@@ -1,11 +1,11 @@
-"""What can be measured to find a latency, by the names that people give; nothing heavy is imported."""
+"""Names of the kinds of measurements, without heavy imports."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
 Measure = Literal["none", "stages", "models"]
-"""What is measured where a device is here: nothing, stages alone, or whole models too."""
+"""Measurements on an attached device."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 DEFAULT_MEASURE: Measure = "models"

@@ -1,4 +1,4 @@
-"""What one model costs on one device: measured as a whole, estimated from its stages, or computed."""
+"""The latency of a model on a device: measured, estimated from stages, or computed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from iosched.jobs.interrupt import Interrupt, Uninterrupted
-from iosched.jobs.measured_stages import MeasuredOnly
-from iosched.jobs.open_model import NOTHING_LENT, Lent, check_schedulable, opened
+from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
+from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, check_schedulable, opened
 from iosched.jobs.optimize import optimize
-from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.optimizing.measured_stages import MeasuredOnly
+from iosched.jobs.optimizing.result import OptimizeResult
+from iosched.jobs.optimizing.whole_models import operators_us, whole_key
 from iosched.jobs.ranking.measures import Measure
-from iosched.jobs.result import OptimizeResult
 from iosched.jobs.schedules import found_by, schedule_asked_for
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
-from iosched.jobs.whole_models import operators_us, whole_key
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
@@ -38,27 +37,24 @@ Cost = Literal["measured", "estimated", "analytic"]
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The latency of a model on a device, as `optimize` ships it, and what it was found from.
+    """The latency of a model on a device as `optimize` ships it, and its source.
 
     Attributes:
         device: the short name of the device ("cpu", "v100").
-        device_name: the product's name.
         cost: "measured" as a whole, "estimated" from the latencies of its stages, or "analytic".
-        latency_us: the latency in microseconds.
-        low_us: lower end of its interval; None where nothing is known of how far off it is.
+        low_us: lower end of its interval; None if nothing is known of how far off it is.
         high_us: upper end of it.
-        level: the probability with which the interval is meant to hold the true latency; None without an interval.
-        sequential_us: the latency of one operator after another; None where some operator's is not known.
-        shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None where that is open.
+        level: the intended coverage probability of the interval; None without one.
+        sequential_us: the latency of one operator after another; None if some operator's is not known.
+        shipped: the alternative of this latency: "iosched", "sequential", "reference" or "openvino"; None if undecided.
         sum_us: the sum of the latencies of the stages of the schedule found.
-        share_of_peak: the model's operations a second over the peak of the device; None where that is not known.
-        cache_hits: how many latencies of stages the profile database had, of those asked for.
-        measurements: how many of them were measured.
-        measured_share: of a GPU that is not attached, the part of the latency that was measured on one elsewhere.
-        search_seconds: how long it took to open the model, to measure stages and to search.
-        comparison_seconds: how long it took to measure whole models.
-        notes: sentences that a user should read.
-        result: the schedule; None where no whole model was measured or computed.
+        share_of_peak: the model's operations a second over the peak of the device; None if unknown.
+        cache_hits: the number of stage latencies from the profile database.
+        measurements: the number of these measured.
+        measured_share: of a simulated GPU, the part of the latency that was measured on one elsewhere.
+        search_seconds: seconds to open the model, measure stages and search.
+        comparison_seconds: seconds to measure whole models.
+        result: the schedule; None if no whole model was measured or computed.
     """
 
     device: str
@@ -82,7 +78,7 @@ class ModelCost:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part, from 0 to 1, of the latencies asked for that the database had; None where none was asked for."""
+        """The part, from 0 to 1, of the latencies asked for that the database had; None if none was asked for."""
         asked = self.cache_hits + self.measurements
         return self.cache_hits / asked if asked else None
 
@@ -93,13 +89,13 @@ def model_cost(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    lent: Lent = NOTHING_LENT,
+    shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> ModelCost:
-    """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
+    """The latency of `model` on `settings.device` as `optimize` ships it.
 
-    On a device that is here, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
-    "none" measures nothing: it takes what an earlier run found of the whole model, or else the best schedule of stages
-    that the profile database knows. On a GPU that is not attached, all three are the analytic model.
+    On an attached device, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
+    "none" measures nothing and uses the stored latency of the whole model, or else of the best schedule of stored
+    stages. On a simulated GPU, all three are the analytic model.
 
     Raises:
         UsageError: a setting is wrong, nothing can be scheduled, or the profile database does not know enough.
@@ -110,21 +106,20 @@ def model_cost(
     """
     device = resolve(settings.device, model)
     if device.info.cost_kind == "analytic" or measure == "models":
-        return _of_result(model, device.info, optimize(model, settings, observer, interrupt, lent))
+        return _of_result(model, device.info, optimize(model, settings, observer, interrupt, shared))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
-    with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
+    with opened(device, model, opening, settings.profile_db, writes=measure != "none", shared=shared) as there:
         held = interrupt or Uninterrupted()
-        began = started if lent.counts_opening else time.monotonic()
-        pace = Pace(settings.budget_s, began, held)  # no time is kept for whole models
-        ahead = lent.ahead_on(there, pace)
-        job = _FromStages(model, settings, attached(there), observer or Silence(), started, pace, ahead)
+        began = started if shared.counts_opening else time.monotonic()
+        time_budget = TimeBudget(settings.budget_s, began, held)  # no time is kept for whole models
+        ahead = shared.ahead_on(there, time_budget)
+        job = _FromStages(model, settings, attached(there), observer or Silence(), started, time_budget, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 
 def _of_result(model: Model, device: DeviceInfo, result: OptimizeResult) -> ModelCost:
-    """The cost of what `optimize` found, measured or computed."""
     whole, computed, search_seconds = result.shipped_whole, result.intervals, result.search_seconds
     if whole is not None:
         found, level, sum_us = whole.interval, CONFIDENCE, result.predicted_us
@@ -156,28 +151,24 @@ def _ends(found: Interval | None, level: float) -> tuple[float | None, float | N
 
 @dataclass(frozen=True, eq=False)
 class _FromStages:
-    """One call of `model_cost` that measures no whole model."""
-
     model: Model
     settings: OptimizeSettings
     here: AttachedModel
     observer: Observer
     started: float
-    pace: Pace
+    time_budget: TimeBudget
     ahead: Prefetchable | None
 
     def searched(self) -> ModelCost:
-        """Searches as `optimize` does."""
         self._check()
-        with self.pace.interrupt.holding():
-            found = schedule_asked_for(self.here, self.settings, self.observer, self.pace.deadline, self.ahead)
-            self.pace.ask()
+        with self.time_budget.interrupt.holding():
+            found = schedule_asked_for(self.here, self.settings, self.observer, self.time_budget.deadline, self.ahead)
+            self.time_budget.ask()
         total_us, cost = _total_us(found), self.here.cost
         estimated = self._estimated(total_us, operators_us(self.here))
         return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)
 
     def known(self) -> ModelCost:
-        """Takes what the profile database has."""
         row = self.here.cost.database.whole(whole_key(self.model, self.settings, self.here), self.here.cost.device)
         if row is not None and self.settings.resume:
             return self._as_before(row)
@@ -188,8 +179,8 @@ class _FromStages:
         if in_turn_us is None:
             missing = sum(us is None for us in names.values())
             raise UsageError(
-                f"the profile database does not know {missing} of {len(names)} different operators of this model on"
-                " this device: measure them with --measure stages"
+                f"the profile database has no latency on this device for {missing} of {len(names)} distinct operators"
+                " of this model: measure them with --measure stages"
             )
         return replace(self._estimated(_total_us(self._known_schedule()), in_turn_us), cache_hits=len(names))
 
@@ -211,19 +202,17 @@ class _FromStages:
         try:
             return found_by(self.here.graph, cost, Effort(), self.settings.strategy, self.settings.pruning)
         except ExecutionError as error:
-            raise UsageError(f"of what the profile database knows no schedule can be made: {error}") from error
+            raise UsageError(f"the stages in the profile database do not form a schedule: {error}") from error
 
     def _known_us(self, stage: Stage) -> float | None:
         return known_us(self.here.cost, stage) if self.settings.resume else None
 
     def _check(self) -> None:
-        """Refuses what has no stages to be measured."""
         if self.here.baselines.only_way is not None:
-            raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
+            raise UsageError(f"no schedule runs in {self.settings.precision} on this device: use --measure models")
         check_schedulable(self.here)
 
     def _estimated(self, total_us: float, in_turn_us: float) -> ModelCost:
-        """What is estimated by the sum of the stages of the schedule found, and that of single operators."""
         rows = self._rows()
         calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
@@ -238,7 +227,6 @@ class _FromStages:
         )
 
     def _rows(self) -> Sequence[WholeRow]:
-        """Models other than this one that were measured as a whole."""
         cost = self.here.cost
         own = whole_key(self.model, self.settings, self.here)
         return [row for row in cost.database.wholes(cost.device) if row.key != own and row.sequential_us]
@@ -248,31 +236,27 @@ class _FromStages:
 
 
 def _total_us(found: SearchResult) -> float:
-    """The sum of the latencies of the stages that a search has found.
-
-    Raises:
-        UsageError: the search was over before it knew one for each operator.
-    """
+    """The sum of stage latencies; raises `UsageError` if the search ended before it had a schedule."""
     total_us = found.schedule.predicted_us
     if total_us is None:
-        raise UsageError("there was no time to measure stages: give a larger --budget")
+        raise UsageError("no time was left to measure stages: use a larger --budget")
     return total_us
 
 
 def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> float | None:
-    """The operations that a model makes each second over those that the device can make at most."""
+    """The model's FLOP/s over the device's peak."""
     return model.flops / latency_us / 1e6 / peak_tflops if latency_us and peak_tflops else None
 
 
 def _note(calibration: Calibration) -> str:
     if calibration.error is None:
         return (
-            f"How far sums of stages are from whole models is not known: {calibration.models} of {LEAST_MODELS} models"
-            " that it takes were measured both ways on this device. --measure models does that."
+            f"The error of sums of stage latencies is unknown: {calibration.models} of the {LEAST_MODELS} whole models"
+            " that its estimate needs were measured on this device. Measure more with --measure models."
         )
     return (
-        f"Sums of stages are multiplied by {calibration.factor:.2f}, and {LEVEL:.0%} of them are then off by"
-        f" {calibration.error - 1:.0%} at most, by {calibration.models} models that were measured both ways."
+        f"Sums of stage latencies are multiplied by {calibration.factor:.2f}; {LEVEL:.0%} of the results are then"
+        f" within {calibration.error - 1:.0%}, as estimated from {calibration.models} whole models."
     )
 
 
@@ -286,12 +270,12 @@ LEAST_MODELS = 9
 
 @dataclass(frozen=True)
 class Calibration:
-    """By what sums of stages are multiplied, and how exact that is.
+    """The factor for sums of stages, and its error.
 
     Attributes:
-        models: how many models it was learned from.
-        factor: what whole models take over the sum of their stages; 1 where there are too few models.
-        error: by what factor, at most, the product is off with the probability `LEVEL`; None where there are too few.
+        models: the number of models used.
+        factor: latency of whole models over the sums of their stages; 1 with too few models.
+        error: the largest error factor of the product with probability `LEVEL`; None with too few models.
     """
 
     models: int
@@ -299,13 +283,13 @@ class Calibration:
     error: float | None = None
 
     def applied(self, sum_us: float) -> Interval | None:
-        """What a whole model takes in microseconds by the sum of its stages; None where the error is not known."""
+        """The estimated interval of a whole model in microseconds; None if the error is unknown."""
         value = sum_us * self.factor
         return None if self.error is None else Interval(value, value / self.error, value * self.error)
 
 
 def calibrated(pairs: Sequence[tuple[float, float]]) -> Calibration:
-    """Learns from pairs of a sum of stages and what the whole model took, both in microseconds.
+    """Calibrates by pairs of a sum of stages and a whole model's latency, in microseconds.
 
     Complexity: O(n^2 log n) for n pairs.
     """

@@ -11,7 +11,7 @@ import pytest
 
 from iosched.jobs.exploring.front import Point
 from iosched.jobs.exploring.objectives import Card, parse_objectives
-from iosched.jobs.exploring.result import Feedback, Found, Individual, Latency
+from iosched.jobs.exploring.result import Feedback, Individual, Latency, StudyHistory
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleTyp
     tried = (individual(0, 300.0, 0.9), individual(1, 200.0, 0.8), individual(2, 400.0, 0.7))
     failed = Individual(3, "failed", {}, Feedback(reason="no"))
     card = Card("digest", "base", "features", parse_objectives(("max:accuracy,latency:cpu",)), (), 0)
-    trials = digits.trials_of(Found(Path("study.db"), card, (*tried, failed)))
+    trials = digits.trials_of(StudyHistory(Path("study.db"), card, (*tried, failed)))
     assert [trial["rank"] for trial in trials] == [0, 0, 1, None]
     said = ("state", "choices", "seconds", "reason")
     assert [trials[0][key] for key in said] == ["complete", {"paths": 3}, 1.5, None]

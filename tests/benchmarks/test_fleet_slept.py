@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from iosched.jobs.exploring.running import run_command
-from iosched.jobs.exploring.score import Score, said, values_of
+from iosched.jobs.exploring.score import Score, parsed_output, values_of
 
 ROOT = Path(__file__).parents[2]
 Script = Callable[[str], ModuleType]
@@ -62,4 +62,4 @@ def test_a_slept_job_is_a_score_command_that_says_its_number(script: Script) -> 
     made = slept.job(7, 0.0).work
     assert isinstance(made, Score)
     ran = run_command(made.command.filled(Path("model.onnx"), made.choices), timeout_s=None, folder=Path(made.folder))
-    assert values_of(said(ran, None), made.command.keys) == {"score": 7}
+    assert values_of(parsed_output(ran, None), made.command.keys) == {"score": 7}

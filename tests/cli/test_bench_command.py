@@ -150,7 +150,9 @@ def test_names_choose_the_rows(invoke, complains, model: Path, asked) -> None:
 )
 def test_a_model_without_a_schedule_is_refused_with_both_reasons(invoke, complains, workdir: Path, text: str) -> None:
     onnx.save(onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> {text}"""), workdir / "none.onnx")
-    complains(invoke("bench", "none.onnx", "--device", "cpu"), 2, "no fixed size", "computes nothing", "'iosched run'")
+    complains(
+        invoke("bench", "none.onnx", "--device", "cpu"), 2, "without a fixed size", "no operators", "'iosched run'"
+    )
 
 
 def test_each_batch_size_is_a_line_of_json(invoke, workdir: Path, asked) -> None:

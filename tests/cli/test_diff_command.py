@@ -65,7 +65,7 @@ def test_schedules_that_differ_have_a_line_for_each_operator_and_exit_code_4(inv
     one, other = planned("sequential"), planned("greedy")
     result = invoke("diff", one, other)
     assert result.exit_code == 4
-    assert "operators do not run alike" in result.stderr
+    assert "operators run differently" in result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["stages", "that", "differ", "A", "|", "B", "A", "B"]
     assert any("in another stage: stage " in line and " -> stage " in line for line in lines)
@@ -87,7 +87,7 @@ def test_json_of_schedules(invoke, planned) -> None:
     moved = found["operators"][0]
     assert set(moved) == {"operator", "changes", "a", "b"}
     assert set(moved["a"]) == {"block", "stage", "group", "strategy", "together", "lanes"}
-    assert "different devices" in found["remarks"][0]
+    assert "Different devices" in found["remarks"][0]
 
 
 def test_all_stages_are_shown_on_request(invoke, planned) -> None:

@@ -117,12 +117,12 @@ def test_trials_that_the_budget_left_no_time_for_are_reported(counted: Invoke) -
     result = counted("--trials", 4, "--budget", 0.001)
     assert result.exit_code == 0
     said = (
-        "3 of 4 trials were not made: those of the study took {} s, and --budget is 0.001 s. Call again with a larger "
-        "--budget to go on."
+        "3 of 4 trials were not made: the trials of the study took {} s of the --budget of 0.001 s. Continue with a "
+        "larger --budget."
     )
     assert re.search(said.replace(".", r"\.").format(r"[\d.]+"), result.stderr)
     (nothing, missing) = _object(counted("--trials", 4, "--budget", 0.001, "--json"))["notes"]
-    assert nothing.startswith("Nothing was tried")
+    assert nothing.startswith("No trial was added")
     assert missing.startswith("3 of 4 trials were not made")
     assert "not made" not in counted("--trials", 2).stderr
 
@@ -132,7 +132,7 @@ def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: I
         "from toy_space import Behind, Space\nspace = Space('small', (Behind('Tanh'),))\n"
     )
     (note,) = _object(counted("--trials", 4, "--sampler", "grid", "--json"))["notes"]
-    assert note == "1 of 4 trials were not made: the sampler 'grid' has nothing more to try."
+    assert note == "1 of 4 trials were not made: the sampler 'grid' has no further variants."
 
 
 @pytest.mark.slow
@@ -214,14 +214,14 @@ def test_where_every_trial_fails_it_says_so_and_fails(explore: Invoke, workdir: 
         (("--space", "space.py", "--objective", "latency"), "latency:cpu"),
         (("--space", "space.py", "--constraint", "flops<5"), "NAME<=NUMBER"),
         (("--space", "nothing.py"), "nothing.py"),
-        (("--space", "space.py", "--score-cmd", "./none {model}", "--objective", "a"), "no program"),
+        (("--space", "space.py", "--score-cmd", "./none {model}", "--objective", "a"), "does not exist"),
         (("--space", "space.py", "--plot", "-", "--json"), "stdout"),
         (("--space", "space.py", "-o", "no/such/folder"), "there is no folder no/such"),
-        (("--space", "space.py", "--storage", "space.py"), "is no study"),
+        (("--space", "space.py", "--storage", "space.py"), "is not a study"),
         (("--space", "space.py", "--batch-size", "2"), "--batch-size"),
         (("--space", "space.py", "--sampler", "bayes"), "unknown sampler 'bayes'"),
         (("--space", "space.py", "--sampler", "none.py:Own"), "none.py cannot be read"),
-        (("--space", "space.py", "--sampler", "space.py:space"), "'space' is no class"),
+        (("--space", "space.py", "--sampler", "space.py:space"), "'space' is not a subclass"),
         (("--space", "space.py", "--sampler", "optuna.samplers:GridSampler"), "search_space"),
     ],
 )
@@ -253,7 +253,7 @@ def test_a_sampler_that_fails_ends_the_command_and_the_next_call_goes_on(
 def test_show_refuses_what_is_no_study(invoke: Invoke, workdir: Path, complains: Complains) -> None:
     complains(invoke("explore", "show", "study.db"), 2, "no such file")
     (workdir / "study.db").write_bytes(b"\x80\x04cos\nsystem\n")
-    complains(invoke("explore", "show", "study.db"), 2, "is no study")
+    complains(invoke("explore", "show", "study.db"), 2, "is not a study")
 
 
 def test_help_tells_of_both(invoke: Invoke) -> None:

@@ -12,9 +12,9 @@ from host_gpu import HostGpu, time_by_size
 from thread_cluster import ThreadTransport, cpu_places
 
 from iosched.cli.common.text import source_text
-from iosched.jobs.estimate import estimate
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.worker import Worker
 from iosched.models.load import load_model

@@ -71,8 +71,8 @@ def test_diff_names_in_what_machines_and_versions_are_unlike(invoke, workdir: Pa
     Path("b.json").write_text(bench_line(machine={"cpu": "B"}, versions={"onnxruntime": "1.32"}))
     result = invoke("diff", "a.json", "b.json")
     assert result.exit_code == 0
-    assert "The two are of different machines (cpu A, then B)." in result.stderr
-    assert "The two are of different versions (onnxruntime 1.31, then 1.32)." in result.stderr
+    assert "The two are from different machines (cpu A and B)." in result.stderr
+    assert "The two are from different versions (onnxruntime 1.31 and 1.32)." in result.stderr
 
 
 def test_diff_still_reads_results_without_provenance(invoke, workdir: Path) -> None:

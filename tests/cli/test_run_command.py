@@ -188,7 +188,7 @@ def test_a_schedule_that_cannot_run_is_not_said_to_be_checked(invoke, complains,
     onnx.save(onnx.parser.parse_model(same), workdir / "same.onnx")
     schedule = save(replace(one_after_another(workdir / "same.onnx"), dtype="string"), workdir / "s.json")
     words = ("run", "same.onnx", "--schedule", schedule)
-    complains(invoke(*words, "--check-schedule"), 2, "cannot be checked", "onnxruntime", "Leave --check-schedule out")
+    complains(invoke(*words, "--check-schedule"), 2, "cannot be checked", "onnxruntime", "Remove --check-schedule")
     assert "Nothing to compare" in invoke(*words, "--check").stderr
 
 
@@ -209,7 +209,7 @@ def test_outputs_that_differ_exit_4(invoke, model: Path, workdir: Path) -> None:
         "operator": "y", "type": "Concat", "cause": "model", "unseen": [], "place": None,
     }  # fmt: skip
     assert "outputs differ" in result.stderr
-    assert "looking for the first operator" in result.stderr
+    assert "searching for the first operator" in result.stderr
     assert "The first operator that differs is Concat 'y'" in result.stderr
 
 
@@ -301,7 +301,7 @@ def test_a_schedule_of_another_cpu_of_that_name_runs_with_a_word(
         return result.stderr
 
     other = {**here.design, "model": "1", "caches": "L2 512K", "instructions": "avx"}
-    assert "another AMD EPYC (model 1, not 17; other instructions; caches L2 512K, not L2 1M)" in said(other)
+    assert "another AMD EPYC (model 1, not 17; different instructions; caches L2 512K, not L2 1M)" in said(other)
     assert "made for" not in said(here.design)
     assert "made for" not in said({})
 

@@ -53,7 +53,7 @@ def test_it_can_be_silent(invoke, scripted) -> None:
     scripted(ExecutionError("broke"))
     result = invoke("devices", "--selftest", "-q")
     assert len(result.stdout.splitlines()) == 1
-    assert result.stderr.splitlines() == ["Error: 1 of 3 checks failed; docs/cuda.md says what to send"]
+    assert result.stderr.splitlines() == ["Error: 1 of 3 checks failed; see docs/cuda.md for what to send"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted import fire_proto, script_models, script_stages, scripted_round
 
 from iosched.cli.common.text import latency_text
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.decision import decide
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleave import compare, speedup_text
@@ -48,7 +48,7 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     script_stages(monkeypatch)
     script_models(monkeypatch, {})
-    monkeypatch.setattr(pace, "LEAST_DECIDING_S", 0.0)
+    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.0)
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)
 

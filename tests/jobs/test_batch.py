@@ -201,13 +201,13 @@ def test_an_interruption_ends_with_the_best_known_or_nothing(
 def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(outputs: object, inputs: object, models: dict[str, Model], members: object, *, rtol: float) -> None:
         if len(models) > 1:
-            raise MismatchError("model 'a' computes something else than alone\nfar too long a text")
+            raise MismatchError("outputs of model 'a' differ from those of the model alone\nfar too long a text")
 
     monkeypatch.setattr(batch_job, "check_members", fails)
     found = batch(chains(2), PAPER)
     assert [[member.name for member in each.members] for each in found.clusters] == [["a"], ["b"]]
     assert found.notes[-1] == (
-        "a, b cannot be run together, and are run one by one: model 'a' computes something else than alone"
+        "a, b cannot run together and run one by one instead: outputs of model 'a' differ from those of the model alone"
     )
 
 
@@ -222,21 +222,21 @@ def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pyt
     found = batch(chains(3), replace(PAPER, skip_broken=True))
     assert [each.members[0].name for each in found.clusters] == ["a", "c"]
     assert found.left_out == {"b": "b: onnxruntime failed"}
-    with pytest.raises(InvalidModelError, match="no model is left: b: onnxruntime failed"):
+    with pytest.raises(InvalidModelError, match="no model can run: b: onnxruntime failed"):
         batch({"b": chains(1)["a"]}, replace(PAPER, skip_broken=True))
 
 
 def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_device, "check_precision", lambda precision: None)  # as where OpenVINO has it
-    with pytest.raises(UsageError, match="no model to put together"):
+    with pytest.raises(UsageError, match="no model to batch"):
         batch({}, PAPER)
-    with pytest.raises(UsageError, match="no model has an input 'z' that could be shared; they have x"):
+    with pytest.raises(UsageError, match="cannot share input 'z': no model has it; the inputs are x"):
         batch(chains(2), replace(PAPER, shared_inputs=("z",)))
-    with pytest.raises(UsageError, match=r"takes .* MB alone"):
+    with pytest.raises(UsageError, match=r"alone needs .* MB"):
         batch(chains(2), replace(PAPER, memory_nbytes=10))
-    with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: leave --precision out"):
+    with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: remove --precision"):
         batch(chains(2), BatchSettings(device="cpu", precision="fp16", profile_db=tmp_path / "db"))
-    with pytest.raises(UsageError, match="no policy 'best'"):
+    with pytest.raises(UsageError, match="unknown policy 'best'"):
         batch(chains(2), replace(PAPER, policy="best"))  # type: ignore[arg-type]
 
 

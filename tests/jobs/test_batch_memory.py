@@ -64,7 +64,7 @@ def test_models_whose_plan_fits_are_one_file_and_others_are_divided(settings: Ba
     assert all(each.plan_nbytes is not None and each.plan_nbytes <= limit for each in parts.clusters)
     (note,) = parts.notes
     assert note.startswith("a, b take 0.0")
-    assert note.endswith("MB are allowed: they go into 2 files")
+    assert note.endswith("MB: divided into 2 files")
     for each, (name, model) in zip(parts.clusters, models.items(), strict=True):
         assert_as_alone(each.model, members_of(each.model.proto), {name: model})
 
@@ -76,8 +76,8 @@ def test_one_model_whose_plan_takes_more_is_kept_and_said(settings: BatchSetting
     assert alone.plan_nbytes is not None
     assert alone.plan_nbytes > estimated(models)
     (note,) = found.notes
-    assert note.startswith("a takes 0.0")
-    assert note.endswith("MB are allowed: one model is not divided")
+    assert note.startswith("a needs 0.0")
+    assert note.endswith("MB: a single model cannot be divided")
 
 
 def test_where_no_plan_of_ours_ships_the_estimate_stays(

@@ -42,7 +42,7 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
         assert 0 < row.speedup_low <= row.speedup <= row.speedup_high
     assert found.rows[0].speedup == 1.0
     (note,) = found.notes
-    assert "p99 is not known: that takes 368 runs" in note
+    assert "p99: use 368 runs" in note
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -102,9 +102,9 @@ def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
     [
         (
             20,
-            "From 20 runs of sequential p90 is only a guess and p99 is not known: that takes 368 runs, or 184 rounds.",
+            "20 runs of sequential are too few for a reliable p90 or any p99: use 368 runs, which take 184 --rounds.",
         ),
-        (100, "From 100 runs of sequential p99 is not known: that takes 368 runs, or 37 rounds."),
+        (100, "100 runs of sequential are too few for p99: use 368 runs, which take 37 --rounds."),
     ],
 )
 def test_quantiles_that_so_few_runs_do_not_tell_are_named(
@@ -121,7 +121,7 @@ def test_quantiles_that_so_few_runs_do_not_tell_are_named(
 def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
     found = bench(fire(), None, names=["greedy"], threads=2, rounds=5, profile_db=tmp_path / "p.db")
     assert {(row.speedup, row.speedup_low, row.speedup_high) for row in found.rows} == {(None, None, None)}
-    assert "fewer than 6 rounds" in found.notes[0]
+    assert "Fewer than 6 rounds" in found.notes[0]
 
 
 def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
@@ -168,5 +168,5 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tensorrt"):
         bench(fire(), None, names=["tensorrt"], profile_db=tmp_path / "p.db")
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
-    with pytest.raises(UsageError, match="no schedule"):
+    with pytest.raises(UsageError, match="nothing to schedule"):
         bench(text, None, names=["greedy"], profile_db=tmp_path / "p.db")

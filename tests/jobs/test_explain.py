@@ -13,7 +13,7 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
-from iosched.jobs.explain import MOST_IN_TURN, Explained, explain_operator, find_operator
+from iosched.jobs.explain import MOST_IN_TURN, Explanation, explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.profiler.devices.cost import ComparesSegments
@@ -155,7 +155,7 @@ def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called
     optimized(exhaustive=True, strategy="concurrent")
     document = result.document
 
-    def explained(now_us: float, others_us: float, measurements: int = 50) -> list[Explained]:
+    def explained(now_us: float, others_us: float, measurements: int = 50) -> list[Explanation]:
         monkeypatch.setattr(CpuStageCost, "in_turn", turns(now_us, others_us))
         names = [operator.name for operator in fire().graph.operators]
         given = {"measurements": measurements, "profile_db": tmp_path / "p.db"}

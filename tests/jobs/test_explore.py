@@ -97,9 +97,9 @@ def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model,
     renamed = load_model(branches().SerializeToString(), name="renamed")
     assert len(explore(renamed, SPACE, settings(trials=5)).found.individuals) == 5
     other = load_model(branches(channels=16).SerializeToString())
-    with pytest.raises(UsageError, match="other base model"):
+    with pytest.raises(UsageError, match="with base model"):
         explore(other, SPACE, settings(trials=7))
-    with pytest.raises(UsageError, match="other space"):
+    with pytest.raises(UsageError, match="with space"):
         explore(base, Space("other", SPACE.mutators), settings(trials=7))
 
 
@@ -113,7 +113,7 @@ def test_a_study_of_several_base_models_goes_on_and_writes_what_was_made_of_each
     assert [each.choices for each in result.found.individuals] == [each.choices for each in whole.individuals]
     for chosen in result.chosen:
         assert chosen.model.digest == whole.individuals[chosen.number].feedback.key
-    with pytest.raises(UsageError, match="other base model"):
+    with pytest.raises(UsageError, match="with base model"):
         explore(None, replace(EVOLVING, bases=EVOLVING.bases[:1]), settings(storage=parts, trials=12))
 
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings
     found = explore(base, SPACE, replace(asked, storage=storage, score_command=_scoring(code))).found
     assert found.count("failed") > 0
     failed = [each for each in found.individuals if each.state == "failed"]
-    assert all("said nothing of this one" in str(each.feedback.reason) for each in failed)
+    assert all("printed no score for this model" in str(each.feedback.reason) for each in failed)
 
 
 COUNTED = """
@@ -295,7 +295,7 @@ def test_a_command_that_takes_no_several_models_is_not_given_them_again(
 def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Settings) -> None:
     assert explore(base, SPACE, settings(trials=2, top=0)).notes == ()
     (note,) = explore(base, SPACE, settings(trials=2, top=0)).notes
-    assert note.startswith("Nothing was tried")
+    assert note.startswith("No trial was added")
     assert "2 trials" in note
     assert explore(base, SPACE, settings(trials=3, top=0)).notes == ()
 
@@ -352,13 +352,13 @@ def test_ctrl_c_ends_a_score_command_and_its_trial_is_evaluated_again(
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ({"objectives": ("accuracy",)}, "give a score command"),
-        ({"score_command": "echo {model}"}, "no objective or constraint asks"),
+        ({"objectives": ("accuracy",)}, "add a score command"),
+        ({"score_command": "echo {model}"}, "no objective or constraint uses"),
         ({"objectives": ()}, "no objective"),
         ({"objectives": ("latency:v9999",)}, "v9999"),
-        ({"prunes": True}, "pruning takes one objective"),
-        ({"score_batch": 0}, "at least 1 variant"),
-        ({"score_batch": 2}, "without --score-cmd"),
+        ({"prunes": True}, "pruning needs exactly one objective"),
+        ({"score_batch": 0}, "must be at least 1"),
+        ({"score_batch": 2}, "--score-batch needs --score-cmd"),
         ({"prunes": True, "objectives": ("good", "params"), "score_command": "echo {model}"}, "one objective"),
         ({"trials": 0}, "at least 1 trial"),
         ({"sampler": "bayes"}, "unknown sampler"),

@@ -80,7 +80,7 @@ def test_operators_that_this_machine_computes_as_one_are_not_known_apart(
     side_by_side = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",), ("s",))),)),))
     for apart in (in_order("as"), side_by_side):
         found = known_stages(model, replace(document, schedule=apart), tmp_path / "p.db")
-        assert "computes other operators together" in (found.why or "")
+        assert "joins other operators into units" in (found.why or "")
 
 
 def test_for_a_gpu_that_is_not_here_what_operators_take_alone_is_computed(made: Made) -> None:

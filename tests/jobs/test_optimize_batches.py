@@ -18,7 +18,7 @@ import iosched
 from iosched.jobs.annotate import annotated_batches
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import BatchesResult, optimize_batches
-from iosched.jobs.result import OptimizeResult
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, InvalidScheduleError, UsageError
@@ -124,7 +124,7 @@ def test_what_the_model_cannot_do_is_told_before_anything_is_searched() -> None:
 
 @pytest.mark.parametrize("sizes", [(), (0, 1), range(1, 66)])
 def test_too_few_and_too_many_sizes_are_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="one to 64 batch sizes"):
+    with pytest.raises(UsageError, match="1 to 64 positive batch sizes"):
         optimize_batches(MODEL, sizes, V100)
 
 
@@ -246,9 +246,9 @@ def test_teams_of_cores_take_any_batch_size_between() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "no input that has the batch is given"),
-        ({"x": image(2)[:, :, 0]}, "where the model expects"),
-        ({"x": image(2)[:0]}, "where the model expects"),
+        ({}, "no input with a batch dimension is given"),
+        ({"x": image(2)[:, :, 0]}, "but the model expects"),
+        ({"x": image(2)[:0]}, "but the model expects"),
         ({"x": image(2)[:, :4]}, "shape"),
         ({"x": image(2), "z": image(2)}, "'z'"),
         ({"x": image(2).astype(np.float64)}, "float64"),
@@ -289,7 +289,7 @@ def test_load_takes_one_batch_size_of_the_file(path: Path) -> None:
 
 
 def test_load_asks_which_batch_size_of_the_file_it_is_to_be(path: Path) -> None:
-    with pytest.raises(UsageError, match="for several batch sizes: give batch_size=N"):
+    with pytest.raises(UsageError, match="for several batch sizes: select one with batch_size=N"):
         iosched.load(path)
 
 

@@ -12,7 +12,7 @@ import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs import rank as rank_job
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import local
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
@@ -88,7 +88,7 @@ def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: 
     assert isinstance(result.failure, InvalidModelError)
     nothing = rank({"a": fire()}, replace(settings, measure="none"))
     assert isinstance(nothing.failure, UsageError)
-    assert "does not know" in (nothing.rows[0].error or "")
+    assert "has no latency" in (nothing.rows[0].error or "")
     assert nothing.rows[0].flops == fire().flops
 
 
@@ -160,7 +160,7 @@ def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.M
     models = {name: fire() for name in "abcd"}
     result = rank(models, RankSettings(("v100",), budget_s=100.0))
     assert asked == [90 / 4, 60 / 3, 10 / 2]
-    assert "no time left" in (result.rows[-1].error or "")
+    assert "no time was left" in (result.rows[-1].error or "")
 
 
 def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: p
         return cost(model, measure, settings, *rest)
 
     monkeypatch.setattr(cost_job, "model_cost", slow)
-    for module in (rank_job, pace, local):
+    for module in (rank_job, time_budget, local):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     rank({"a": fire()}, RankSettings(("v100", "k80"), budget_s=20.0))
     assert given_s == [10.0, 14.0]

@@ -88,7 +88,7 @@ def test_nothing_is_tried_on_a_device_that_is_lost(tried) -> None:
     assert called == []
     assert outcomes(found) == ["passed", "failed", "not tried", "not tried"]
     assert "failed: kernels: K1 (the GPU stopped working: 700)" in found.summary
-    assert "not tried, since the device was lost: 2" in found.summary
+    assert "not tried because the device was lost: 2" in found.summary
     assert isinstance(found.failure, ExecutionError)
 
 

@@ -23,7 +23,7 @@ from scripted import (
 )
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.jobs.time_budget import Pace, share_s
+from iosched.jobs.time_budget import TimeBudget, share_s
 from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
@@ -46,7 +46,7 @@ def test_parts_share_the_rest_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("budget_s", [None, 1000.0])
 def test_an_end_that_was_accepted_before_a_search_ends_it_too(budget_s: float | None) -> None:
     interrupt = SimpleNamespace(can_come=True, came=False, accepted=False)
-    deadline = Pace(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
+    deadline = TimeBudget(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
     assert deadline is not None
     assert not deadline()
     interrupt.came = True
@@ -62,7 +62,7 @@ def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(
     script_models(monkeypatch, LATENCIES_US)
     hurried = optimize(fire(), replace(settings, budget_s=1e-9))
     assert (hurried.shipped, hurried.verdict) == ("reference", "undecided")
-    assert "run once each" in hurried.notes[0]
+    assert "ran only once each" in hurried.notes[0]
     assert len(hurried.wholes["iosched"].samples_us) == 1
     found = optimize(fire(), settings)
     assert (found.shipped, found.verdict, found.notes) == ("iosched", "faster", ())
@@ -158,12 +158,12 @@ def test_a_budget_too_short_to_tell_ships_plain_onnxruntime_and_says_what_it_tak
     assert (result.shipped, result.ratio) == ("reference", None)
     assert result.reason.startswith("too few runs to tell")
     (note,) = result.notes
-    assert "about 4 s of --budget" in note
+    assert "about 4 s to --budget" in note
 
 
 @pytest.mark.parametrize(
     ("budget_s", "is_compared", "notes"),
-    [(5.0, False, ["For lack of time OpenVINO was not compared: that takes about 8 s of --budget"]), (13.0, True, [])],
+    [(5.0, False, ["OpenVINO was not compared because the time ran out: use a --budget of 8 s"]), (13.0, True, [])],
 )
 def test_openvino_is_compared_where_the_budget_has_room_for_it(
     budget_s: float,
@@ -210,7 +210,7 @@ def test_a_budget_holds_for_throughput_too(
 
     monkeypatch.setattr(OnnxruntimeBaseline, "opening_and_run_s", (0.1, 0.005))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.1))
-    monkeypatch.setattr("iosched.jobs.throughput.measure_rates", turned)
+    monkeypatch.setattr("iosched.jobs.optimizing.throughput.measure_rates", turned)
     monkeypatch.setattr("iosched.profiler.baselines.onnxruntime.fastest_setting", chosen)
     without_openvino(monkeypatch)
     result = optimize(fire(batch), replace(settings, budget_s=budget_s, objective="throughput"))
@@ -218,9 +218,9 @@ def test_a_budget_holds_for_throughput_too(
     assert now[0] - 1000.0 < budget_s + 0.2 + shortest_comparison_s
     assert result.measured_us is not None
     assert (result.measurements > 0) == (budget_s >= 20)
-    assert any("too seldom to tell" in note for note in result.notes) == (budget_s < 8)
-    assert any("ways to divide the cores" in note for note in result.notes) == (budget_s < (20 if batch == 1 else 30))
-    one_way = "For lack of time plain onnxruntime was compared in one way alone: "
+    assert any("too few to tell" in note for note in result.notes) == (budget_s < 8)
+    assert any("divisions of the cores" in note for note in result.notes) == (budget_s < (20 if batch == 1 else 30))
+    one_way = "Plain onnxruntime was compared in one setting only because the time ran out: "
     if budget_s == 16.0:
         assert any(note.startswith(one_way) and "one session" not in note for note in result.notes), "as our teams"
     assert budget_s < 30 or not result.notes

@@ -24,14 +24,14 @@ from thread_pool import thread_pool
 from variants import renamed, retrained
 
 import iosched
-from iosched.jobs.estimate import estimate
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.known_stages import known_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.optimize_task import optimize_on
+from iosched.jobs.optimizing.estimate import estimate
+from iosched.jobs.optimizing.whole_models import whole_key
 from iosched.jobs.run import open_executor
-from iosched.jobs.whole_models import whole_key
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph

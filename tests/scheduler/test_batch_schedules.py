@@ -16,7 +16,7 @@ from import_helpers import data
 from shipped import document
 from small_models import branches
 
-from iosched.jobs.schedule_fit import Taken, for_batch, taken_over
+from iosched.jobs.schedule_selection import SelectedSchedule, for_batch, taken_over
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.load import load_model, read_unbound
@@ -148,7 +148,7 @@ def test_the_batch_size_of_inputs_is_told_by_their_shapes(batch_size: int) -> No
 
 
 def test_a_model_takes_the_schedule_for_its_batch_size() -> None:
-    assert for_batch(schedules(1, 4), MODEL.at(4)) == Taken(schedules(1, 4).by_size[4], 4, is_exact=True)
+    assert for_batch(schedules(1, 4), MODEL.at(4)) == SelectedSchedule(schedules(1, 4).by_size[4], 4, is_exact=True)
 
 
 def test_between_two_the_nearest_is_made_one_of_the_model_and_forgets_its_latencies() -> None:

@@ -28,9 +28,9 @@ from small_models import branches
 
 import iosched
 from iosched.cli.main import cli, main
-from iosched.jobs import throughput
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.doctor import installation
+from iosched.jobs.optimizing import throughput
 from iosched.models.zoo import squeezenet
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu import open as cpu_open
@@ -84,7 +84,7 @@ def _quieten() -> None:
     _narrow(Network)
     installation.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
-    idle.LONGEST_SECONDS, rate.TURN_SECONDS, pace.LEAST_DECIDING_S = 0.0, 0.01, 0.1
+    idle.LONGEST_SECONDS, rate.TURN_SECONDS, time_budget.LEAST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)
     cpu_open.BUDGET, throughput._COMPARED, stretches.ROUNDS = few, few, LEAST_SAMPLES
     for command, defaults in FEWER.items():

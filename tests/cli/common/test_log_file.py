@@ -40,7 +40,7 @@ def test_a_search_is_in_the_log_with_its_stages_also_under_q(invoke, model: Path
         "iosched.jobs.optimize: optimize 'branches' on",
         "threads=2, budget_s=2.0",
         "iosched.profiler.store.stages: stage",
-        "iosched.jobs.comparison: whole model, reference:",
+        "iosched.jobs.optimizing.comparison: whole model, reference:",
         "iosched.jobs.optimize: ships",
         "exit code 0 after",
     ):

@@ -10,7 +10,7 @@ import pytest
 from import_helpers import data, model_of, weight
 from onnx import helper
 
-from iosched.jobs.batching.baselines import Site, mixed_schedules
+from iosched.jobs.batching.baselines import OpenComposition, mixed_schedules
 from iosched.jobs.open_model import opened
 from iosched.jobs.schedules import schedule_by
 from iosched.models.batching.rewrite import batched
@@ -50,7 +50,7 @@ def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: P
     ends = [tuple(f"m{seed}/{name}" for seed in range(count)) for name in ("t0", last)]
     model = batched(whole.model, ends)
     with on_paper(model, tmp_path) as device:
-        found, *others = mixed_schedules(Site(model, members_of(model.proto), device))
+        found, *others = mixed_schedules(OpenComposition(model, members_of(model.proto), device))
         alone = schedule_by(device, "both")
         for each in (found, *others):
             check_operators(each.schedule, device.graph)
@@ -69,9 +69,9 @@ def test_models_that_share_operators_run_side_by_side_wherever_they_are_apart(tm
     whole = compose({f"m{seed}": chain(seed) for seed in range(2)})
     model = batched(whole.model, [("m0/t0", "m1/t0")])
     with on_paper(model, tmp_path) as device:
-        found = mixed_schedules(Site(model, members_of(model.proto), device))
+        found = mixed_schedules(OpenComposition(model, members_of(model.proto), device))
     with on_paper(whole.model, tmp_path) as device:
-        apart = mixed_schedules(Site(whole.model, whole.members, device))
+        apart = mixed_schedules(OpenComposition(whole.model, whole.members, device))
     longest = [max(len(group) for stage in each.schedule.stages for group in stage.groups) for each in found]
     assert LENGTH - 1 in longest
     assert len(apart) <= 2

@@ -13,16 +13,23 @@ import pytest
 from members import chains
 from needs_openvino import NEEDS_OPENVINO
 
-from iosched.jobs.batching import baselines as rivals_
+from iosched.jobs.batching import baselines as methods_
 from iosched.jobs.batching import comparison
-from iosched.jobs.batching.baselines import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
-from iosched.jobs.batching.comparison import Compared, compare_rivals, document_of, predict_rivals
+from iosched.jobs.batching.baselines import (
+    Method,
+    OpenComposition,
+    batched_methods,
+    mixed_methods,
+    packed_methods,
+    serial_methods,
+)
+from iosched.jobs.batching.comparison import BatchComparison, compare_methods, document_of, predict_methods
+from iosched.jobs.batching.member_checks import check_members
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.member_checks import check_members
 from iosched.jobs.open_model import opened
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
@@ -38,7 +45,7 @@ from iosched.scheduler.search import SearchResult
 
 
 class Scripted:
-    """A device on which rivals take as long as is written down, in milliseconds, round by round."""
+    """A device on which methods take as long as is written down, in milliseconds, round by round."""
 
     measuring = SimpleNamespace(budget=Budget())
 
@@ -54,30 +61,30 @@ class Scripted:
         return summarize([1000 * latency for latency in self.latencies_ms[name]])
 
 
-def rivals(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Rival]:
+def methods(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Method]:
     """Ways to run two models; where they share inputs, those that share none may not ship."""
     cluster = composed(chains(2))
     device = resolve("v100", cluster.model)
     model = stack.enter_context(opened(device, cluster.model, OpenSettings(), tmp_path / "db"))
-    site = Site(cluster.model, cluster.composition.members, model)
+    target = OpenComposition(cluster.model, cluster.composition.members, model)
     if shares:
-        without = replace(site, fed={spec.name: "x" for spec in cluster.model.graph.inputs})
-        return [*serial_rivals(without), *packed_rivals(without), *mixed_rivals(site)]
-    return [*serial_rivals(site), *packed_rivals(site), *mixed_rivals(site)]
+        without = replace(target, fed={spec.name: "x" for spec in cluster.model.graph.inputs})
+        return [*serial_methods(without), *packed_methods(without), *mixed_methods(target)]
+    return [*serial_methods(target), *packed_methods(target), *mixed_methods(target)]
 
 
 def decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool = False, **latencies_ms: list[float]
-) -> Compared:
+) -> BatchComparison:
     closed: list[str] = []
     monkeypatch.setattr(
-        Rival, "ready", lambda rival, inputs: Candidate(lambda n: [1.0] * n, lambda: closed.append(rival.row))
+        Method, "ready", lambda method, inputs: Candidate(lambda n: [1.0] * n, lambda: closed.append(method.row))
     )
     with ExitStack() as stack:
-        found = rivals(tmp_path, stack, shares)
+        found = methods(tmp_path, stack, shares)
         here = Scripted(latencies_ms)
-        compared = compare_rivals(here, found, {}, Pace(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
-    assert closed == [rival.row for rival in found]
+        compared = compare_methods(here, found, {}, TimeBudget(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
+    assert closed == [method.row for method in found]
     return compared
 
 
@@ -91,18 +98,18 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
     """The file would have other inputs than those that are asked for."""
     found = decided(tmp_path, monkeypatch, shares=True, serial=around(4), packed=around(6), mixed=around(9))
     assert found.shipped == "mixed"
-    assert "one model after another is faster" in found.reason
-    assert found.reason.endswith("since models were to share inputs, one schedule for all of them ships all the same")
+    assert "running one model after another is faster" in found.reason
+    assert found.reason.endswith("because the models share inputs, one schedule for all models ships instead")
     with ExitStack() as stack:
-        ways = [replace(each, found=slowed(each.found, each.row)) for each in rivals(tmp_path, stack, shares=True)]
-        assert predict_rivals(ways).shipped == "mixed"
+        ways = [replace(each, found=slowed(each.found, each.row)) for each in methods(tmp_path, stack, shares=True)]
+        assert predict_methods(ways).shipped == "mixed"
 
 
 def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
     cluster = composed(chains(2))
     fed: list[dict[str, int]] = []
-    site = Site(cluster.model, cluster.composition.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
-    Rival("serial", site, None, "", fed.append).ready({"x": 3})  # type: ignore[arg-type]
+    target = OpenComposition(cluster.model, cluster.composition.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
+    Method("serial", target, None, "", fed.append).ready({"x": 3})  # type: ignore[arg-type]
     assert fed == [{"a/x": 3, "b/x": 3}]
 
 
@@ -134,30 +141,30 @@ def test_the_better_of_the_others_ships_where_it_is_not(tmp_path: Path, monkeypa
     assert found.reason.startswith("undecided: one schedule for all of them runs at")
     found = decided(tmp_path, monkeypatch, serial=around(5), packed=around(6), mixed=around(7))
     assert found.shipped == "serial"
-    assert found.reason.startswith("one model after another is faster")
+    assert found.reason.startswith("running one model after another is faster")
 
 
 def test_ways_that_the_device_refuses_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ready(rival: Rival, inputs: object) -> Candidate:
-        if rival.row == "packed" or refuses_all:
+    def ready(method: Method, inputs: object) -> Candidate:
+        if method.row == "packed" or refuses_all:
             raise DeviceError("not enough memory")
         return Candidate(lambda count: [1.0] * count)
 
-    monkeypatch.setattr(Rival, "ready", ready)
+    monkeypatch.setattr(Method, "ready", ready)
     with ExitStack() as stack:
-        found = rivals(tmp_path, stack)
+        found = methods(tmp_path, stack)
         here = Scripted({"serial": around(5), "mixed": around(4)})
         refuses_all = False
-        compared = compare_rivals(here, found, {}, Pace(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
+        compared = compare_methods(here, found, {}, TimeBudget(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
         assert [row.name for row in compared.rows] == ["serial", "mixed"]
         refuses_all = True
         with pytest.raises(DeviceError, match="not enough memory"):
-            compare_rivals(here, found, {}, Pace(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
+            compare_methods(here, found, {}, TimeBudget(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
 
 
 def test_on_paper_the_least_latency_ships(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        found = predict_rivals(rivals(tmp_path, stack))
+        found = predict_methods(methods(tmp_path, stack))
     least = min(row.latency_us for row in found.rows)
     assert next(row.latency_us for row in found.rows if row.name == found.shipped) == pytest.approx(least)
 
@@ -165,11 +172,11 @@ def test_on_paper_the_least_latency_ships(tmp_path: Path) -> None:
 NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 
 
-def document(rival: Rival) -> ScheduleDocument:
-    """The file of a rival that ships, read anew."""
-    row = Row(rival.row, summarize([1.0]), rival.text)
-    alone = Compared({rival.row: rival}, (row,), rival.row, "", None)
-    written = document_of(resolve("cpu", rival.site.model), alone, rival.running())
+def document(method: Method) -> ScheduleDocument:
+    """The file of a method that ships, read anew."""
+    row = Row(method.row, summarize([1.0]), method.text)
+    alone = BatchComparison({method.row: method}, (row,), method.row, "", None)
+    written = document_of(resolve("cpu", method.target.model), alone, method.running())
     return ScheduleDocument.from_json(written.to_json())
 
 
@@ -180,17 +187,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def here(profile_db: Path) -> Iterator[list[Rival]]:
+def here(profile_db: Path) -> Iterator[list[Method]]:
     """All ways to run two models on this machine, apart and batched."""
     cluster = composed(chains(2))
     device, settings = resolve("cpu", cluster.model), OpenSettings(threads=2)
     batched = cluster.batched(cluster.plan("greedy", EqualGains()))
     with ExitStack() as stack:
         apart, one = (
-            Site(model, cluster.composition.members, stack.enter_context(opened(device, model, settings, profile_db)))
+            OpenComposition(
+                model, cluster.composition.members, stack.enter_context(opened(device, model, settings, profile_db))
+            )
             for model in (cluster.model, batched)
         )
-        yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]
+        yield [*serial_methods(apart), *packed_methods(apart), *mixed_methods(apart), *batched_methods(one)]
 
 
 @pytest.mark.slow
@@ -199,15 +208,15 @@ def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
     models = chains(2)
     libraries: dict[str, set[str | None]] = {}
     with here(measured) as found:
-        for rival in found:
-            libraries.setdefault(rival.row, set()).add(rival.library)
-            inputs = random_inputs(rival.site.model.graph.inputs)
-            with closing(rival.ready(inputs)) as candidate:
+        for method in found:
+            libraries.setdefault(method.row, set()).add(method.library)
+            inputs = random_inputs(method.target.model.graph.inputs)
+            with closing(method.ready(inputs)) as candidate:
                 assert len(candidate.time(2)) == 2
-            with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
-                check_members(executor.run(inputs), inputs, models, rival.site.members)
-                assert executor.description.split(",")[0].split()[0] == NAMES[rival.library]
-                assert ("a session for each" in executor.description) == ("sessions" in rival.runtime)
+            with closing(open_executor(method.target.model, document(method), threads=2)) as executor:
+                check_members(executor.run(inputs), inputs, models, method.target.members)
+                assert executor.description.split(",")[0].split()[0] == NAMES[method.library]
+                assert ("a session for each" in executor.description) == ("sessions" in method.runtime)
     all_of_them = set(NAMES)
     libraries_alone = all_of_them - {None}
     assert libraries == {"serial": all_of_them, "packed": libraries_alone, "batched": all_of_them, "mixed": {None}}
@@ -218,48 +227,50 @@ def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_the
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
-    monkeypatch.setattr(rivals_, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
+    monkeypatch.setattr(methods_, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
     lanes = [["a"], ["b"]]
     with here(measured) as found:
-        ours = {rival.row for rival in found if rival.library is None and members_side_by_side(rival) == lanes}
-        site = found[0].site
-        asked = {rival.library for rival in packed_rivals(site, with_ours=True)}
+        ours = {method.row for method in found if method.library is None and members_side_by_side(method) == lanes}
+        target = found[0].target
+        asked = {method.library for method in packed_methods(target, with_ours=True)}
     assert ours == {"mixed"}
     assert asked >= {None, "onnxruntime"}
     with ExitStack() as stack:
-        on_paper = [rival for rival in rivals(tmp_path, stack) if members_side_by_side(rival) == lanes]
-    assert "packed" in {rival.row for rival in on_paper}
+        on_paper = [method for method in methods(tmp_path, stack) if members_side_by_side(method) == lanes]
+    assert "packed" in {method.row for method in on_paper}
 
 
-def members_side_by_side(rival: Rival) -> list[list[str]]:
+def members_side_by_side(method: Method) -> list[list[str]]:
     """The models of the groups of a schedule's only stage."""
-    first, *others = rival.schedule.stages
+    first, *others = method.schedule.stages
     return [] if others else [sorted({name[0] for name in group}) for group in first.groups]
 
 
 @NEEDS_OPENVINO
 def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with here(measured) as found:
-        rival = next(each for each in found if (each.row, each.library) == ("packed", "openvino"))
+        method = next(each for each in found if (each.row, each.library) == ("packed", "openvino"))
         monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed")
-        with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
+        with closing(open_executor(method.target.model, document(method), threads=2)) as executor:
             assert executor.description == "onnxruntime, a session for each model, 2 at a time with 1 thread each"
             assert executor.notes[0] == "Runs without OpenVINO: OpenVINO is not installed"
 
 
 @NEEDS_OPENVINO
-@pytest.mark.parametrize(("late", "note"), [(False, "computes something else"), (True, "lack of time")])
+@pytest.mark.parametrize(("late", "note"), [(False, "outputs differ"), (True, "time ran out")])
 def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
     late: bool, note: str, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Site, "expected", property(lambda site: dict.fromkeys(site.model.graph.outputs, np.ones(1))))
-    pace = Pace(1e-9 if late else None, 0.0)
+    monkeypatch.setattr(
+        OpenComposition, "expected", property(lambda target: dict.fromkeys(target.model.graph.outputs, np.ones(1)))
+    )
+    time_budget = TimeBudget(1e-9 if late else None, 0.0)
     with here(measured) as found:
-        ways = [rival for rival in found if rival.row in ("serial", "packed")]
+        ways = [method for method in found if method.row in ("serial", "packed")]
         scripted = Scripted({"serial": around(5), "packed": around(4)})
-        inputs = random_inputs(ways[0].site.model.graph.inputs)
-        compared = compare_rivals(scripted, ways, inputs, pace, lambda done, total: None)  # type: ignore[arg-type]
-    assert {rival.library for rival in compared.rivals.values()} <= {None, "onnxruntime"}
+        inputs = random_inputs(ways[0].target.model.graph.inputs)
+        compared = compare_methods(scripted, ways, inputs, time_budget, lambda done, total: None)  # type: ignore[arg-type]
+    assert {method.library for method in compared.methods.values()} <= {None, "onnxruntime"}
     (said,) = compared.notes
     assert note in said
 

@@ -55,7 +55,7 @@ def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
     assert clusters_of(models) == (("a", "b", "c", "d"),)
     assert clusters_of(models, memory_nbytes=pair) == (("a", "c"), ("b", "d"))
     assert clusters_of(models, "fcfs", memory_nbytes=pair) == (("a", "b"), ("c", "d"))
-    with pytest.raises(UsageError, match=r"model 'a' takes 0\.0 MB alone"):
+    with pytest.raises(UsageError, match=r"model 'a' alone needs 0\.0 MB"):
         clusters_of(models, memory_nbytes=10)
 
 
@@ -86,5 +86,5 @@ def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
 
 def test_a_policy_that_is_none_is_refused() -> None:
     models = {"a": chain("Relu", 0)}
-    with pytest.raises(UsageError, match="no policy 'best'; there are auto, dpbat, greedy, fcfs"):
+    with pytest.raises(UsageError, match="unknown policy 'best': choose from auto, dpbat, greedy, fcfs"):
         planned_clusters(models, BatchSettings(device="v100", policy="best"))  # type: ignore[arg-type]

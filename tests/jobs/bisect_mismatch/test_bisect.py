@@ -23,8 +23,8 @@ from shipped import document
 from small_models import branches
 from wrong_kernels import falsify
 
-from iosched.jobs.bisect_mismatch.difference import FirstDifference, Place
-from iosched.jobs.bisect_mismatch.model_pair import Site, Values
+from iosched.jobs.bisect_mismatch.difference import FirstDifference, SchedulePosition
+from iosched.jobs.bisect_mismatch.model_pair import MismatchCase, Values
 from iosched.jobs.bisect_mismatch.report import lines
 from iosched.jobs.run import RunResult, run
 from iosched.models.composition.compose import compose
@@ -75,16 +75,16 @@ def test_nothing_is_named_where_outputs_agree() -> None:
 
 
 def test_runs_are_counted_also_where_tensors_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed, asked = Site.computed, list[Sequence[str]]()
+    computed, asked = MismatchCase.computed, list[Sequence[str]]()
 
-    def one_at_a_time(site: Site, tensors: Sequence[str]) -> Values:
+    def one_at_a_time(case: MismatchCase, tensors: Sequence[str]) -> Values:
         asked.append(tensors)
         if len(tensors) > 1:
             raise ValueError("no plan passes")
-        return computed(site, tensors)
+        return computed(case, tensors)
 
     falsify(monkeypatch, "g1")
-    monkeypatch.setattr(Site, "computed", one_at_a_time)
+    monkeypatch.setattr(MismatchCase, "computed", one_at_a_time)
     model = fire()
     found = named(ran(model, document(model, "sequential")))
     assert (found.operator, found.cause) == ("g1", None)
@@ -112,8 +112,8 @@ def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_i
     monkeypatch.setattr(as_one, "_stacked_weight", half_of_it_upside_down)
     found = named(ran(model, way))
     assert (found.operator, found.unseen, found.cause) == ("b", (), "runtime")
-    assert found.place == Place(0, 0, 1, "merge", ("a",))
-    assert "stage 1, group 2, as one with 'a'" in lines(found)[0]
+    assert found.place == SchedulePosition(0, 0, 1, "merge", ("a",))
+    assert "stage 1, group 2, run as one with 'a'" in lines(found)[0]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -167,7 +167,7 @@ def test_a_wrong_weight_of_the_file_is_named_whatever_runs_it(operator: str, shi
     changed = replace(with_other_weight(original, name), proto=with_inline(original, name))
     found = named(ran(changed, document(changed, shipped=shipped), original))
     assert (found.operator, found.cause, found.unseen) == (operator, "model", ())
-    assert "other weights" in lines(found)[1]
+    assert "but not from the original" in lines(found)[1]
 
 
 def with_inline(model: Model, name: str) -> onnx.ModelProto:

@@ -51,13 +51,13 @@ def test_what_is_no_result_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("sample", [0, -1.0, 5e-324, 1e300])
 def test_so_are_samples_that_nothing_can_take(sample: float) -> None:
-    with pytest.raises(UsageError, match="'iosched' are not all latencies"):
+    with pytest.raises(UsageError, match="samples of 'iosched' are outside"):
         parse_bench(json.dumps(result(samples_us={"iosched": [1.0, sample]})).encode(), "f")
 
 
 def test_one_batch_size_twice_is_refused() -> None:
     text = f"{json.dumps(result())}\n{json.dumps(result())}\n"
-    with pytest.raises(UsageError, match="several results of one batch size"):
+    with pytest.raises(UsageError, match="several results have the same batch size"):
         parse_bench(text.encode(), "f")
 
 

@@ -27,16 +27,16 @@ def test_what_is_unlike_is_named_with_both_values() -> None:
         "seeds": {"inputs": 1},
     }
     assert list(unlike_places(HERE, there)) == [
-        "of different machines (cpu A, then B; family 6, then 26; cores 2, then 3)",
-        "of different versions (onnxruntime 1.31, then 1.32; openvino none, then 2026.1)",
-        "of different seeds (inputs 0, then 1)",
+        "from different machines (cpu A and B; family 6 and 26; cores 2 and 3)",
+        "from different versions (onnxruntime 1.31 and 1.32; openvino none and 2026.1)",
+        "from different seeds (inputs 0 and 1)",
     ]
 
 
 def test_a_background_load_is_none_where_a_file_does_not_say() -> None:
     assert not list(unlike_places(HERE, {**HERE, "background_load": 0}))
     assert list(unlike_places(HERE, {**HERE, "background_load": 2})) == [
-        "measured next to unequal background loads (0, then 2)"
+        "measured under different background loads (0 and 2)"
     ]
 
 

@@ -67,7 +67,7 @@ def test_relative_to_another_row_a_slower_machine_makes_no_difference() -> None:
     assert row.interval is not None
     assert (row.ratio, row.interval.low, row.interval.high) == pytest.approx((1, 1, 1))
     assert row.before == pytest.approx(100 / 120)
-    with pytest.raises(UsageError, match="no row 'torch'"):
+    with pytest.raises(UsageError, match="row 'torch' is not in both"):
         compare_results(before, after, relative_to="torch")
 
 
@@ -120,7 +120,7 @@ def test_it_looks_at_what_was_shipped_unless_others_are_named() -> None:
     assert failure is not None
     assert "greedy 1.500x" in str(failure)
     assert "iosched" not in str(failure)
-    with pytest.raises(UsageError, match=r"no row 'openvino'.*iosched, greedy"):
+    with pytest.raises(UsageError, match=r"row 'openvino' is not in both.*iosched, greedy"):
         gate(found, 0.03, ["openvino"])
 
 

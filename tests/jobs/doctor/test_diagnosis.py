@@ -8,7 +8,7 @@ import pytest
 from scripted import fire
 
 from iosched.jobs.doctor import diagnosis, installation, machine
-from iosched.jobs.doctor.diagnosis import CHECKS, Asked, Section, diagnose
+from iosched.jobs.doctor.diagnosis import CHECKS, DoctorRequest, Section, diagnose
 from iosched.models.errors import ExecutionError
 from iosched.profiler.devices.facts import Finding
 
@@ -44,7 +44,7 @@ def test_a_check_whose_module_cannot_be_imported_is_a_finding(monkeypatch: pytes
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_each_check_gets_through_here(check: str, tmp_path: Path) -> None:
-    found = diagnose(Asked(tmp_path / "profile.sqlite", fire()), checks=(check,))
+    found = diagnose(DoctorRequest(tmp_path / "profile.sqlite", fire()), checks=(check,))
     assert not [each for each in found.broken if each.where == f"check of {check}"]
     assert found.sections[check].values
     assert found.sections[check].rows
@@ -82,5 +82,5 @@ def test_every_check_function_is_registered() -> None:
 
 def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    diagnose(Asked(tmp_path / "folder" / "profile.sqlite"))
+    diagnose(DoctorRequest(tmp_path / "folder" / "profile.sqlite"))
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iosched.jobs.doctor import machine
-from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def looked(monkeypatch: pytest.MonkeyPatch):
 
     def look(**variables: str) -> Section:
         monkeypatch.setattr(machine.os, "environ", variables)
-        return machine.check_environment(Asked())
+        return machine.check_environment(DoctorRequest())
 
     return look
 
@@ -33,7 +33,7 @@ def test_addresses_and_unknown_variables_of_ours_are_not(looked) -> None:
 
 
 def test_nothing_set_is_said(looked) -> None:
-    assert looked().rows == (("variables", "none that matter is set"),)
+    assert looked().rows == (("variables", "none that affects iosched is set"),)
 
 
 @pytest.mark.parametrize(

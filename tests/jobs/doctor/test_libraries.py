@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from iosched.jobs.doctor import installation
-from iosched.jobs.doctor.diagnosis import Asked, Section
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 from iosched.jobs.doctor.installation import Requirement
 
 ASKED = (
@@ -27,7 +27,7 @@ def looked(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(installation, "requirements", lambda: ASKED)
         monkeypatch.setattr(installation, "package_version", versions.get)
         monkeypatch.setattr(installation, "why_not", (troubles or {}).get)
-        return installation.check_libraries(Asked())
+        return installation.check_libraries(DoctorRequest())
 
     return look
 
@@ -62,7 +62,7 @@ def test_a_package_that_does_not_load_is_broken_and_says_why(looked) -> None:
     (finding,) = found.findings
     assert "ImportError: libblas.so.3" in finding.what
     assert finding.where == "numpy 2.0"
-    assert "does not load" in dict(found.rows)["numpy"]
+    assert "fails to load" in dict(found.rows)["numpy"]
     assert found.values["packages"][0]["trouble"] == "ImportError: libblas.so.3"
 
 
@@ -83,5 +83,5 @@ def test_two_packages_that_own_the_same_files_are_broken(looked, one: str, other
 
 def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "requirements", lambda: ())
-    (finding,) = installation.check_libraries(Asked()).findings
+    (finding,) = installation.check_libraries(DoctorRequest()).findings
     assert not finding.is_broken

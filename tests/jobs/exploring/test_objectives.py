@@ -39,14 +39,14 @@ def test_what_is_maximised_is_a_loss_the_other_way_round() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("latency", "on which device"),
-        ("min:latency:", "on which device"),
-        ("max:", "names nothing"),
-        ("a b", "names nothing"),
+        ("latency", "lacks a device"),
+        ("min:latency:", "lacks a device"),
+        ("max:", "is not a value"),
+        ("a b", "is not a value"),
         ("accuracy,accuracy", "twice"),
         ("max:accuracy,min:accuracy", "twice"),
-        (",".join(f"k{number}" for number in range(17)), "may be 16"),
-        ("k" * 300, "names nothing"),
+        (",".join(f"k{number}" for number in range(17)), "too many: give 16"),
+        ("k" * 300, "is not a value"),
     ],
 )
 def test_objectives_that_mean_nothing_are_refused(text: str, said: str) -> None:

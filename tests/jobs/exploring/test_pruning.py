@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.jobs.exploring.score import Watched
+from iosched.jobs.exploring.score import StepReader
 
 
-def told(*lines: str) -> tuple[list[tuple[int, float]], Watched]:
+def told(*lines: str) -> tuple[list[tuple[int, float]], StepReader]:
     """The steps that are reported, and what watched them."""
     reported: list[tuple[int, float]] = []
-    watched = Watched("loss", lambda step, value: reported.append((step, value)))
+    watched = StepReader("loss", lambda step, value: reported.append((step, value)))
     for line in lines:
         watched.line(line)
     return reported, watched

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iosched.jobs.exploring.running import run_command
-from iosched.jobs.exploring.score import ScoreCommand, ScoreError, parse_command, said, values_of
+from iosched.jobs.exploring.score import ScoreCommand, ScoreError, parse_command, parsed_output, values_of
 from iosched.models.errors import UsageError
 
 MODEL = Path("/some folder/it's {params}.onnx")
@@ -23,7 +23,7 @@ def _command(code: str, *keys: str, timeout_s: float = 30) -> ScoreCommand:
 
 def score(command: ScoreCommand, choices: dict[str, object] | None = None) -> Mapping[str, float]:
     ran = run_command(command.filled(MODEL, choices or {}), timeout_s=command.timeout_s)
-    return values_of(said(ran, command.timeout_s), command.keys)
+    return values_of(parsed_output(ran, command.timeout_s), command.keys)
 
 
 def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
@@ -42,7 +42,7 @@ def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
         ("", "empty"),
         ("echo 'a", "quotation"),
         ("echo 1", "neither {model} nor {params}"),
-        ("./no-such-program {model}", "no program './no-such-program'"),
+        ("./no-such-program {model}", "program './no-such-program' does not exist"),
     ],
 )
 def test_a_command_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
@@ -72,12 +72,12 @@ def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
         ("pass", "printed nothing"),
         ("print('fine!')", "neither a number nor JSON: fine!"),
         ("print('nan')", "neither a number nor JSON"),
-        ("print('NaN')", "no number: NaN"),
-        ("print('true')", "no number: true"),
-        ("print(10**400)", "no number: 1000"),
+        ("print('NaN')", "not a number: NaN"),
+        ("print('true')", "not a number: true"),
+        ("print(10**400)", "not a number: 1000"),
         ("print('[' * 100000)", "neither a number nor JSON"),
-        ("print('{\"loss\": 1}')", "did not say 'accuracy'; it said loss"),
-        ('print(\'{"accuracy": "high"}\')', "'accuracy' of the score command is no number"),
+        ("print('{\"loss\": 1}')", "did not print 'accuracy'; it printed loss"),
+        ('print(\'{"accuracy": "high"}\')', "'accuracy' of the score command is not a number"),
         ("import sys; sys.stderr.write('a\\nno GPU\\n'); sys.exit(3)", "exit code 3: no GPU"),
         ("import os; os.abort()", "exit code 134"),
     ],

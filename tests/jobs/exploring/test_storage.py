@@ -37,7 +37,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, data: byt
     path = tmp_path / "study.db"
     path.write_bytes(data)
     for use in (opened_study, lambda path: begun_study(path, card())):
-        with pytest.raises(UsageError, match="is no study"):
+        with pytest.raises(UsageError, match="is not a study"):
             use(path)
     assert path.read_bytes() == data
 
@@ -57,7 +57,7 @@ def test_a_study_of_somebody_elses_is_refused(tmp_path: Path) -> None:
         begun_study(path, card())
     optuna.delete_study(storage=f"sqlite:///{path}", study_name="mine")
     optuna.create_study(storage=f"sqlite:///{path}", study_name="iosched").add_trial(optuna.create_trial(value=1.0))
-    with pytest.raises(UsageError, match="no study of iosched's"):
+    with pytest.raises(UsageError, match="not a study of iosched"):
         begun_study(path, card())
 
 
@@ -81,14 +81,14 @@ def test_a_file_with_programs_in_it_is_refused(path: Path, program: str) -> None
 )
 def test_a_card_that_is_none_is_refused(path: Path, value: str) -> None:
     _changed(path, f"UPDATE study_user_attributes SET value_json = '{value}'")
-    with pytest.raises(UsageError, match="no study of iosched's"):
+    with pytest.raises(UsageError, match="not a study of iosched"):
         opened_study(path)
 
 
 def test_a_study_of_a_later_version_is_refused(path: Path) -> None:
     later = {**json.loads(json.dumps(card().plain())), "version": 2}
     _changed(path, f"UPDATE study_user_attributes SET value_json = '{json.dumps(later)}' WHERE key = '{CARD_KEY}'")
-    with pytest.raises(UsageError, match="of version 2"):
+    with pytest.raises(UsageError, match="has version 2"):
         opened_study(path)
 
 
@@ -129,7 +129,7 @@ def test_a_path_is_a_path_whatever_it_looks_like(tmp_path: Path) -> None:
 def test_an_empty_file_is_a_study_that_was_not_begun(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     path.touch()
-    with pytest.raises(UsageError, match="is no study"):
+    with pytest.raises(UsageError, match="is not a study"):
         opened_study(path)
     assert len(go_on(path, "random", 1).history()) == 1
 

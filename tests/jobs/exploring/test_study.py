@@ -185,6 +185,6 @@ def test_pruning_stops_what_is_worse_than_the_median(tmp_path: Path) -> None:
 def test_a_study_goes_on_only_with_what_it_is_about(tmp_path: Path, other: object, said: str) -> None:
     path = tmp_path / "study.db"
     begun_study(path, card())
-    with pytest.raises(UsageError, match=f"other {said}"):
+    with pytest.raises(UsageError, match=f"with {said}"):
         begun_study(path, other)  # type: ignore[arg-type]
     assert opened_study(path).card == card()

@@ -111,7 +111,7 @@ def test_a_search_that_waits_is_interrupted() -> None:
 def test_a_search_waits_no_longer_than_its_budget() -> None:
     talk = Talk()
     settings = OptimizeSettings(device="cpu", budget_s=1.0)
-    with pytest.raises(UsageError, match="no time to measure stages"):
+    with pytest.raises(UsageError, match="no time was left to measure stages"):
         talk(COST, Cost("stages", settings), fire(), asks=True)
     assert len(talk.all(Asked)) == 1
 

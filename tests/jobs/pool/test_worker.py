@@ -18,7 +18,7 @@ from scripted import LATENCIES_US, fire, latencies_by_stage, script_models, scri
 from worker_talk import PATIENCE_S, Talk, count_openings
 
 from iosched.jobs import optimize as optimizing
-from iosched.jobs import time_budget as pace
+from iosched.jobs import time_budget
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand, Scored, Scores
 from iosched.jobs.matrix_cells import PRICE, SEARCH, Price, Search
 from iosched.jobs.optimize import OptimizeResult, optimize
@@ -202,7 +202,7 @@ def test_opening_a_model_counts_only_towards_a_budget_that_counts_already(
         return before(self, *rest, **more)
 
     monkeypatch.setattr(CpuDevice, "open", open_slowly)
-    for module in (optimizing, pace):
+    for module in (optimizing, time_budget):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     found = talk(OPTIMIZE, Optimize(replace(ON_CPU, budget_s=20.0)), fire(), left_s=left_s)
     assert (found.measurements > 0) == is_searched
@@ -270,7 +270,7 @@ def test_a_price_of_what_is_no_schedule_of_the_model_is_refused(talk: Talk) -> N
     priced = talk(PRICE, Price("cpu", OpenSettings(), (found.schedule,), 0), fire())
     assert priced.latency_us[0] <= priced.sequential_us
     broken = replace(found.schedule, blocks=found.schedule.blocks[:-1])
-    with pytest.raises(UsageError, match="not one of the model's operators"):
+    with pytest.raises(UsageError, match="exactly the operators of the model"):
         talk(PRICE, Price("cpu", OpenSettings(), (broken,), 0), fire())
 
 
@@ -348,7 +348,7 @@ def test_a_score_that_is_none_is_a_reason(talk: Talk) -> None:
     assert found == Scores(reason="the score command failed with exit code 3")
     missing = replace(command(""), words=("no-such-program", "{model}"))
     found = talk(SCORE, Score("t", missing, HERE, {}), fire())
-    assert found.reason == "there is no program 'no-such-program' on the worker's machine"
+    assert found.reason == "the worker's machine has no program 'no-such-program'"
 
 
 def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_path: Path) -> None:
@@ -362,9 +362,7 @@ def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_pa
     assert talk(SCORE, Score("t", named, str(tmp_path), {}), fire()) == Scores((Scored({"score": 0.25}),))
     elsewhere = str(tmp_path / "nowhere")
     found = talk(SCORE, Score("t", named, elsewhere, {}), fire())
-    assert found.reason == (
-        f"there is no folder {elsewhere!r}, in which the score command is to be run, on the worker's machine"
-    )
+    assert found.reason == (f"the worker's machine has no folder {elsewhere!r} to run the score command in")
 
 
 STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' % n, flush=True); time.sleep(0.1)'

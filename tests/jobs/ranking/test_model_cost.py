@@ -77,7 +77,7 @@ def test_a_sum_of_stages_measures_no_whole_model_and_is_the_sum_that_optimize_pr
     assert found.cost == "estimated"
     assert (found.low_us, found.high_us, found.level) == (None, None, None)
     assert found.latency_us == found.sum_us == optimize(fire(), settings).predicted_us
-    assert f"0 of {LEAST_MODELS} models" in found.notes[0]
+    assert f"0 of the {LEAST_MODELS} whole models" in found.notes[0]
     assert model_cost(fire(), "stages", settings).hit_rate == 1
 
 
@@ -92,7 +92,7 @@ def test_a_sum_of_stages_measures_nothing_once_the_search_is_over(
 
     measured = script_stages(monkeypatch, come)
     if after < 6:  # operators
-        with pytest.raises(UsageError, match="no time to measure stages: give a larger --budget"):
+        with pytest.raises(UsageError, match="no time was left to measure stages: use a larger --budget"):
             model_cost(fire(), "stages", settings, interrupt=interrupt)
     else:
         found = model_cost(fire(), "stages", settings, interrupt=interrupt)
@@ -129,7 +129,7 @@ def test_without_measuring_the_whole_model_is_taken_as_it_was_measured_before(
     assert (found.cost, found.shipped, found.hit_rate) == ("measured", before.shipped, 1)
     assert (found.latency_us, found.low_us, found.high_us) == (before.latency_us, before.low_us, before.high_us)
     assert found.sequential_us == before.sequential_us
-    with pytest.raises(UsageError, match="does not know"):
+    with pytest.raises(UsageError, match="has no latency"):
         model_cost(fire(), "none", replace(settings, resume=False))
 
 
@@ -159,14 +159,16 @@ def test_without_measuring_what_is_not_known_is_an_error_that_says_how_much_is_m
         return opening(device, model, opening_settings, *rest, **more)
 
     monkeypatch.setattr(cost_job, "opened", noted)
-    with pytest.raises(UsageError, match=r"does not know (\d+) of \1 different operators.*--measure stages"):
+    with pytest.raises(
+        UsageError, match=r"no latency on this device for (\d+) of \1 distinct operators.*--measure stages"
+    ):
         model_cost(fire(), "none", settings)
     assert not stages
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
     model_cost(fire(), "stages", settings)
     assert may_time == [False, True]
-    with pytest.raises(UsageError, match="does not know"):
+    with pytest.raises(UsageError, match="has no latency"):
         model_cost(fire(), "none", replace(settings, resume=False))
 
 
@@ -189,7 +191,7 @@ def test_an_attached_gpu_is_measured_as_a_cpu_is(tmp_path: Path, monkeypatch: py
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
-    with pytest.raises(UsageError, match="does not know"):
+    with pytest.raises(UsageError, match="has no latency"):
         model_cost(fire(), "none", settings)
     alone = model_cost(fire(), "stages", settings)
     known = model_cost(fire(), "none", settings)
@@ -203,7 +205,7 @@ def test_an_attached_gpu_is_measured_as_a_cpu_is(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("measure", ["none", "stages", "models"])
 def test_a_model_that_no_schedule_runs_has_no_cost(measure: Measure, settings: OptimizeSettings) -> None:
     model = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
-    with pytest.raises(UsageError, match="no fixed size"):
+    with pytest.raises(UsageError, match="without a fixed size"):
         model_cost(model, measure, settings)
 
 
@@ -211,7 +213,7 @@ def test_no_stages_are_measured_in_a_precision_that_no_schedule_runs_in(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iosched.profiler.devices.cpu.device.check_precision", lambda precision: None)
-    with pytest.raises(UsageError, match="no schedule runs in bf16 here: use --measure models"):
+    with pytest.raises(UsageError, match="no schedule runs in bf16 on this device: use --measure models"):
         model_cost(fire(), "stages", replace(settings, precision="bf16"))
 
 

@@ -20,8 +20,8 @@ from toy_space import SPACE
 
 from iosched.jobs.explore import explore
 from iosched.jobs.exploring.settings import ExploreSettings
-from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.matrix import MatrixSettings, matrix
+from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.optimize_task import optimize_on
@@ -30,7 +30,6 @@ from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.progress import Observer
 from iosched.jobs.rank import RankSettings, rank
-from iosched.jobs.result import OptimizeResult
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.load import load_model, read_unbound
 from iosched.models.model import Model

@@ -12,8 +12,8 @@ from quantized import quantized
 from scripted import fire, model_with
 from small_models import branches
 
-from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model

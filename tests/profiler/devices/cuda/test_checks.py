@@ -169,7 +169,7 @@ def test_a_gpu_that_is_lost(tried, launches: int) -> None:
     assert lost.title == {1: "kernels: AddN fp32 nhwc", 9: "graph: 3 streams"}[launches]
     after = [each.outcome for each in found.results[found.results.index(lost) + 1 :]]
     assert set(after) == {"not tried"}
-    assert f"not tried, since the device was lost: {len(after)}" in found.summary
+    assert f"not tried because the device was lost: {len(after)}" in found.summary
 
 
 def test_a_gpu_without_memory(tried) -> None:

@@ -16,9 +16,9 @@ from separables import separables
 
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
-from iosched.jobs.estimate import estimate
 from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing.estimate import estimate
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.clock import GpuClock

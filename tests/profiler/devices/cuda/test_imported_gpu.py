@@ -144,7 +144,7 @@ def test_beside_computed_stages_the_best_of_measured_ones_is_told(tmp_path: Path
     assert result.sequential_measured_share == 1
     assert 0 < (result.measured_share or 0) < 1
     assert result.predicted_us < result.sequential_us
-    assert f"nothing but measured stages takes {result.sequential_us:,.1f} us" in result.notes[-1]
+    assert f"uses only measured stages takes {result.sequential_us:,.1f} us" in result.notes[-1]
 
 
 def _stage_of(row: Row) -> str | None:

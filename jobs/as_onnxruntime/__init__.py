@@ -1,1 +1,0 @@
-"""What onnxruntime's users know, on models that run by a schedule."""

@@ -1,0 +1,1 @@
+"""Models that are loaded and ready to run."""

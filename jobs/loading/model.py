@@ -1,0 +1,281 @@
+"""A loaded model, ready to run with or without a schedule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Condition, RLock
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from iosched.jobs.run import open_executor
+from iosched.jobs.schedule_selection import for_batch
+from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.graph import TensorSpec
+from iosched.models.load import read_unbound
+from iosched.models.model import Model
+from iosched.models.source import Source, StrPath
+from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
+from iosched.scheduler.batch_schedules import read_schedules
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
+
+T = TypeVar("T")
+
+_PLAIN = (list, tuple, int, float)
+
+
+class LoadedModel:
+    """A model that is ready to run, until it is closed; also a context manager.
+
+    Several threads may call it. Of a model that runs on all its cores, runs follow one another: `in_flight` says how
+    many go on at the same time.
+    """
+
+    def __init__(
+        self, model: Model, document: ScheduleDocument | None, *, device: str = "auto", threads: int | None = None
+    ) -> None:
+        """Makes `model` ready, as `open_executor` does.
+
+        Raises:
+            InvalidScheduleError: the schedule was made for another structure, shape or type.
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: the device is not attached, or onnxruntime is not installed.
+        """
+        self._model, self._document = model, document
+        self._specs = {spec.name: spec for spec in model.graph.inputs}
+        self._executor = open_executor(model, document, device=device, threads=threads)
+        self._runs = _Runs()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model.name
+
+    @property
+    def model(self) -> Model:
+        """The model as it was read."""
+        return self._model
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each input."""
+        return self._model.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each output; the shape is None if known only after a run."""
+        return tuple(self._model.graph.tensor[name] for name in self._model.graph.outputs)
+
+    @property
+    def document(self) -> ScheduleDocument | None:
+        """The schedule file that the model runs by, with how it was found; None if it has none."""
+        return self._document
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule in that file: blocks of stages of groups of operators."""
+        return None if self._document is None else self._document.schedule
+
+    @property
+    def description(self) -> str:
+        """What runs the model, and on how many cores."""
+        return self._executor.description
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on how the model runs; complete only after a run."""
+        return self._executor.notes
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the model runs by a schedule."""
+        return self._document is not None and self._executor.by == "schedule"
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a GPU runs the model."""
+        return self._executor.on_device is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs go on at the same time; further callers wait. Plain onnxruntime lets all of them go on."""
+        return self._executor.in_flight
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Runs the model once. The results are new arrays.
+
+        Args:
+            inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested lists of numbers.
+
+        Returns:
+            The outputs by their names; sequences and maps as onnxruntime returns them.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
+            ExecutionError: a kernel fails.
+        """
+        check_names(inputs, self._specs)
+        arrays = {name: _array(spec, inputs[name]) for name, spec in self._specs.items()}
+        with self._runs:
+            return self._executor.run(arrays)
+
+    def close(self) -> None:
+        """Waits for runs of other threads, and frees sessions, buffers, threads and cores. May be called again."""
+        if self._runs.end():
+            self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LoadedModel {self.name!r}: {self.description}>"
+
+
+class _Runs:
+    """Counts runs of all threads, until no more may begin."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._ended = Condition(self._lock)
+        self._n_going, self._is_closed, self._pid = 0, False, os.getpid()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("this model is closed: load it again")
+            self._n_going += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_going -= 1
+            if self._is_closed:  # somebody waits for the last one
+                self._ended.notify_all()
+
+    def end(self) -> bool:
+        """Waits for running runs; returns True in the first call, but not in a forked child, which has no threads."""
+        if os.getpid() != self._pid:
+            self._is_closed = True
+            return False
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+            self._ended.wait_for(lambda: self._n_going == 0)
+            return is_first
+
+
+def load(
+    source: Source | Model,
+    *,
+    schedule: ScheduleDocument | StrPath | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> LoadedModel:
+    """Loads a model and makes it ready to run, as `iosched run` does.
+
+    An optimized model runs in the way that `optimize` found fastest, any other on plain onnxruntime or, on a GPU that
+    `device` names, one operator after another.
+
+    >>> with iosched.load("model.iosched.onnx", threads=1) as model:
+    ...     outputs = model.run({"x": np.ones((1, 8, 6, 6), np.float32)})
+    >>> {name: array.shape for name, array in outputs.items()}
+    {'y': (1, 16, 6, 6)}
+
+    Args:
+        source: a path, the bytes of a file, or a model that was loaded before.
+        schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
+        device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
+        threads: the number of CPU cores; by default all that affinity and quota allow.
+        batch_size: the first dimension of every input, if the file leaves it open.
+        input_shapes: full shapes of inputs by name, if the file leaves them open.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run, or a dimension stays open.
+        InvalidScheduleError: the schedule is none, or was made for another structure, shape or type.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
+        UsageError: `batch_size` or `input_shapes` do not fit the model, it is for several batch sizes and none is
+            given, or there is no such device.
+    """
+    model = read(source, batch_size=batch_size, input_shapes=input_shapes)
+    return LoadedModel(model, _document(model, schedule), device=device, threads=threads)
+
+
+def read(
+    source: Source | Model,
+    *,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Model:
+    """The model from a path or bytes, or the given one.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run, or a dimension stays open.
+        UsageError: the shapes do not fit the model, it is loaded and so has its shapes, or it is for several batch
+            sizes and none is given.
+        TypeError: it is none of these.
+    """
+    if isinstance(source, Model):
+        if batch_size is not None or input_shapes is not None:
+            raise UsageError("a loaded model has fixed shapes: pass batch_size and input_shapes to load_model instead")
+        return source
+    if not isinstance(source, str | bytes | os.PathLike):
+        raise TypeError(f"a model must be a path or bytes, not {type(source).__name__}")
+    unbound = read_unbound(source)
+    if unbound.schedules_json is not None and batch_size is None and input_shapes is None:
+        raise UsageError(
+            f"{unbound.name} has schedules for several batch sizes: select one with batch_size=N, or load all"
+            " with iosched.load_batches or iosched.load_any"
+        )
+    return unbound.bound(batch_size=batch_size, input_shapes=input_shapes)
+
+
+def _document(model: Model, given: ScheduleDocument | StrPath | None) -> ScheduleDocument | None:
+    if isinstance(given, ScheduleDocument):
+        return given
+    if given is None and model.schedule_json is None:
+        return None
+    found = read_file(Path(given), read_schedules) if given is not None else read_schedules(model.schedule_json or "")
+    return found if isinstance(found, ScheduleDocument) else for_batch(found, model).document
+
+
+def read_file(path: Path, parse: Callable[[bytes], T]) -> T:
+    """Parses a schedule file.
+
+    Raises:
+        InvalidScheduleError: it cannot be read, or is invalid.
+    """
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(f"{path}: {error}") from None
+
+
+def _array(spec: TensorSpec, given: Any) -> Any:
+    """Checks an input, unless it is a string, sequence or map."""
+    if not spec.is_static:
+        return given
+    if isinstance(given, _PLAIN):
+        given = _numbers(spec, given)
+    return as_specified(spec, {spec.name: given})
+
+
+def _numbers(spec: TensorSpec, given: Any) -> np.ndarray:
+    """Python numbers in the type of the input, or in numpy's if the conversion loses anything."""
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise UsageError(f"input {spec.name!r}: its lists have different lengths") from None
+    if array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(invalid="ignore"):
+        found = array.astype(numpy_dtype(spec.dtype))
+    return array if found.dtype.kind in "biu" and not np.array_equal(found, array) else found

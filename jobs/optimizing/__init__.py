@@ -1,0 +1,1 @@
+"""The steps of `optimize`: comparison of whole models, verdict, checks and result."""

@@ -1,0 +1,235 @@
+"""The job `optimize --dry-run`: estimates how large a search will be, and measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from iosched.jobs.open_model import opened
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.profiler.devices.cost import MeasuredCosts
+from iosched.profiler.devices.device import AttachedModel, OpenModel, Prices
+from iosched.profiler.devices.resolve import resolve
+from iosched.scheduler import lattice as lattices
+from iosched.scheduler.blocks import partition
+from iosched.scheduler.counts import width
+from iosched.scheduler.equivalence import BlockKey, block_key, stage_classes
+from iosched.scheduler.latencies import KnownLatencies
+from iosched.scheduler.lattice import bits
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.signature import Signatures
+from iosched.scheduler.strategies import SEARCHES, is_searched, masks_of
+
+
+@dataclass(frozen=True)
+class BlockEstimate:
+    """The size of the search in one block of the graph that the device schedules.
+
+    Attributes:
+        index: the number of the block.
+        operators: how many operators, or units of the device, the block has.
+        width: the largest number of them of which no two are connected by a path.
+        states: how many states the search has, but for the empty one.
+        transitions: how many pairs there are of a state and an ending of it.
+        stages: how many different stages these endings are.
+        signatures: how many signatures these stages have that no stage of an earlier block has.
+        known: of how many of these signatures the profile database has a latency, measured here or, on a simulated GPU,
+            elsewhere. A disturbed latency and a rough one count.
+        measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
+            are measured once more, which is not counted.
+    """
+
+    index: int
+    operators: int
+    width: int
+    states: int
+    transitions: int
+    stages: int
+    signatures: int
+    known: int
+    measurements: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed.
+
+    Attributes:
+        known: stages that the search may ask for and the profile database has, by all strategies and numbers of lanes:
+            counted as in `OptimizeResult.signatures`, while `BlockEstimate` counts each stage once, with all lanes.
+        disturbed: the number of these with only disturbed measurements.
+        repeats: how many measurements the search repeats at most for that reason.
+        stage_s: about how many seconds it takes to measure a stage, as the database has it of this device.
+        notes: notes on the origin of measured stages of a simulated GPU.
+    """
+
+    device_kind: str
+    device_name: str
+    cost: str
+    blocks: tuple[BlockEstimate, ...]
+    prices: Prices | None = None
+    known: int = 0
+    disturbed: int = 0
+    repeats: int = 0
+    stage_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def measurements(self) -> int:
+        """How many stages will be measured at most, and measurements repeated."""
+        return sum(block.measurements for block in self.blocks) + self.repeats
+
+    @property
+    def seconds(self) -> float:
+        """About how many seconds measuring will take at most."""
+        if self.prices is None:
+            return 0.0
+        return self.measurements * self.measurement_s + self.prices.comparison_s
+
+    @property
+    def measurement_s(self) -> float:
+        """About how many seconds it takes to measure a stage: here until now, or on the device as it usually is."""
+        return self.stage_s or (0.0 if self.prices is None else self.prices.measurement_s)
+
+
+def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
+    """Counts the states and stages of the search that `optimize` would do; measures and writes nothing.
+
+    Complexity: that of `lattice.build` for each block, and one signature for each class of equal stages.
+
+    Raises:
+        UsageError: a setting is wrong.
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
+    """
+    device = resolve(settings.device, model)
+    device.check(settings.opening)
+    opening = replace(settings.opening, may_time=False)
+    with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
+        here = open_model.here
+        counter = None if here is None else _Counter(here, settings, here.cost.with_own_counts())
+        counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
+        graph, key_of = open_model.graph, open_model.cost.operator_key
+        has_blocks = open_model.baselines.only_way is None
+        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted)) if has_blocks else ()
+        info, notes = device.info, open_model.details.elsewhere.notes
+        found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
+        return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
+
+
+def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
+    measured = opened.details.elsewhere.measured
+    return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Counter:
+    here: AttachedModel
+    settings: OptimizeSettings
+    asked: MeasuredCosts
+
+    @cached_property
+    def _may_know(self) -> bool:
+        devices = self.here.cost.database.stats().devices if self.settings.resume else ()
+        return any(each.device == self.here.cost.device and each.stages for each in devices)
+
+    def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
+        """The number of stages in the database, and at most how many others the search measures."""
+        if not self._may_know:
+            return 0, self._most(stages, known=[])
+        known = [stage for stage in stages if self._is_known(stage)]
+        return len(known), self._most(stages, known)
+
+    def _is_known(self, stage: Stage) -> bool:
+        before = self.asked.signatures
+        self.asked.known(stage)
+        return self.asked.signatures > before
+
+    def added_to(self, found: Estimate) -> Estimate:
+        if self._may_know and found.blocks:
+            self._ask_for_other_ways()
+        cost = self.here.cost
+        return replace(
+            found,
+            prices=self.here.measuring.prices,
+            known=self.asked.signatures,
+            disturbed=self.asked.disturbed,
+            repeats=self.asked.repeatable if is_searched(self.settings.strategy) else 0,
+            stage_s=cost.database.seconds_per_stage(cost.device),
+        )
+
+    def _ask_for_other_ways(self) -> None:
+        """Asks for each operator on one lane, and for stages of strategies other than concurrent."""
+        graph, strategy = self.here.graph, self.settings.strategy
+        for names in (part.operators for part in partition(graph)):
+            for name in names:
+                self.asked.known_work_us(name)
+            masks = masks_of(graph, names, SEARCHES[strategy]) if is_searched(strategy) else {}
+            lattice = lattices.build(lattices.relation(graph, names), self.settings.pruning)
+            known = KnownLatencies.start(self.asked, names, lattice, masks)
+            for other in set(known.strategies) - {Strategy.CONCURRENT}:
+                for position in np.flatnonzero(np.isnan(known.value[other])).tolist():
+                    self.asked.known(known.stage_by(position, other))
+
+    def _most(self, stages: list[Stage], known: list[Stage]) -> int:
+        missing = len(stages) - len(known)
+        alone = sum(len(stage.operators) == 1 for stage in stages)
+        known_alone = sum(len(stage.operators) == 1 for stage in known)
+        if not is_searched(self.settings.strategy):
+            return 0
+        single = self.here.measuring.prices.samples_alone * (alone - known_alone)
+        beyond = missing - (alone - known_alone)
+        limit = self.here.effort.max_measurements
+        if self.settings.exhaustive or limit is None:
+            return single + beyond
+        return single + min(beyond, max(limit - (len(known) - known_alone), 0))
+
+
+def _blocks(
+    graph: ComputationGraph,
+    pruning: Pruning,
+    key_of: Callable[[str], str],
+    known_and_missing: Callable[[list[Stage]], tuple[int, int]],
+) -> Iterator[BlockEstimate]:
+    seen: set[str] = set()
+    alike: dict[BlockKey, BlockEstimate] = {}
+    for index, part in enumerate(partition(graph)):
+        labels = {name: key_of(name) for name in part.operators}
+        key = block_key(graph, part.operators, labels)
+        if key in alike:
+            yield replace(alike[key], index=index, signatures=0, known=0, measurements=0)
+            continue
+        order = lattices.relation(graph, part.operators)
+        lattice = lattices.build(order, pruning)
+        new = _new_stages(graph, part.operators, lattice, labels, seen)
+        known, measurements = known_and_missing(new)
+        sizes = len(order), width(order), len(lattice.states) - 1, len(lattice.sources), len(lattice.stages)
+        alike[key] = BlockEstimate(index, *sizes, len(new), known, measurements)
+        yield alike[key]
+
+
+def _new_stages(
+    graph: ComputationGraph,
+    names: tuple[str, ...],
+    lattice: lattices.Lattice,
+    labels: Mapping[str, str],
+    seen: set[str],
+) -> list[Stage]:
+    """One stage for each signature not in `seen`; adds these to `seen`."""
+    classes = stage_classes(graph, names, lattice, dict(labels))
+    signature_of = Signatures(graph, lambda operator: labels[operator.name]).of
+    found = []
+    for position in np.unique(classes, return_index=True)[1].tolist():
+        groups = lattice.order.groups(int(lattice.stages[position]))
+        stage = Stage(Strategy.CONCURRENT, tuple(tuple(names[index] for index in bits(group)) for group in groups))
+        signature = signature_of(stage)
+        if signature not in seen:
+            seen.add(signature)
+            found.append(stage)
+    return found

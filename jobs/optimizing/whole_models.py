@@ -1,0 +1,65 @@
+"""Stores latencies of whole models with the sums of their stages.
+
+Later jobs reuse them, and calibrate sums of stages on this device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import UTC, datetime
+
+from iosched.jobs.optimizing.verdict import Verdict
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.model import Model
+from iosched.profiler.devices.device import AttachedModel
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES
+from iosched.profiler.store.tables import WholeRow
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.search import SearchResult
+
+
+def whole_key(model: Model, settings: OptimizeSettings, here: AttachedModel) -> str:
+    """A digest of the model, shapes, search settings and library versions."""
+    pruning = settings.pruning
+    asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.measuring.opened_with]
+    text = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(here.measuring.versions.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def keep_whole(
+    model: Model,
+    settings: OptimizeSettings,
+    here: AttachedModel,
+    found: SearchResult,
+    verdict: Verdict,
+) -> None:
+    """Stores the latency as shipped, if the whole model and all its stages were measured."""
+    shipped, total_us = verdict.latencies.get(verdict.shipped), found.schedule.predicted_us
+    if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
+        return
+    if len(shipped.samples_us) < LEAST_SAMPLES or shipped.disturbed_by:
+        return
+    slowness = shipped.slowness or 1.0
+    here.cost.database.keep_whole(
+        WholeRow(
+            device=here.cost.device,
+            key=whole_key(model, settings, here),
+            measured_at=datetime.now(UTC),
+            shipped=verdict.shipped,
+            samples_us=shipped.samples_us,
+            sequential_us=verdict.latencies["sequential"].samples_us,
+            stages=len(tuple(found.schedule.stages)),
+            sum_us=total_us * slowness,
+            sequential_sum_us=operators_us(here) * slowness,
+        )
+    )
+
+
+def operators_us(here: AttachedModel) -> float:
+    """The sum of the latencies of single operators in microseconds.
+
+    Measures none after a search that has found a schedule with a latency: it asks for single operators first.
+    """
+    return sum(map(here.cost.stage_latency_us, sequential(here.graph).stages))
