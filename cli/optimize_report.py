@@ -248,7 +248,7 @@ _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "mea
 
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
     """Print the size of the search by block."""
-    from iosched.jobs.estimate import estimate
+    from iosched.jobs.optimizing.estimate import estimate
     from iosched.profiler.devices.resolve import remarks
 
     for line in remarks(settings.device):

@@ -17,7 +17,7 @@ from iosched.jobs.loading.batches import LoadedBatches, load_any
 from iosched.jobs.loading.model import LoadedModel
 from iosched.models.errors import DeviceError, InvalidModelError, UsageError
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY
-from iosched.models.shapes import type_text
+from iosched.models.shapes.inference import type_text
 from iosched.models.source import Source, read_proto
 from iosched.runtime.session import load_onnxruntime
 

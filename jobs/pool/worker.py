@@ -28,7 +28,7 @@ from iosched.jobs.pool.probe import probe_model, probed
 from iosched.jobs.pool.sending import checked, unpacked
 from iosched.jobs.pool.task import Context, How, Kind
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import Pace
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
@@ -278,9 +278,11 @@ class WorkerContext(Context):
 
     def lent(self, opening: OpenSettings) -> SharedResources:
         """Returns the worker's database and a prefetcher as shared resources."""
-        return SharedResources(self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None)
+        return SharedResources(
+            self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None
+        )
 
-    def _opened(self, opening: OpenSettings, model: OpenModel, pace: Pace) -> Prefetchable | None:
+    def _opened(self, opening: OpenSettings, model: OpenModel, pace: TimeBudget) -> Prefetchable | None:
         self.worker.say(messages.Opened(call=self.call.call))
         return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
 

@@ -31,7 +31,7 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.teams import Teams, fitting
+from iosched.scheduler.teams import Teams, for_cores
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
@@ -166,10 +166,10 @@ def test_every_image_is_taken_once_and_shares_differ_by_one(batch: int, count: i
 @given(requests=sizes, count=sizes, width=st.integers(1, 8), lanes=st.integers(1, 64))
 def test_teams_fit_into_fewer_cores(requests: int, count: int, width: int, lanes: int) -> None:
     teams = Teams(requests, count, 2)
-    found = fitting(teams, requests * count * width, lanes)
+    found = for_cores(teams, requests * count * width, lanes)
     assert found.requests * found.count * min(found.lanes(lanes), width) <= max(lanes, 1)
     assert found.images == 2
-    assert fitting(teams, requests * count * width, requests * count * width) in (teams, Teams(1, count, 2))
+    assert for_cores(teams, requests * count * width, requests * count * width) in (teams, Teams(1, count, 2))
 
 
 def two_lanes(images: int) -> ExecutionPlan:

@@ -25,10 +25,10 @@ from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_batches import optimize_batches
 from iosched.jobs.optimize_task import optimize_on
+from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.transport import RayTransport
-from iosched.jobs.progress import Observer
 from iosched.jobs.rank import RankSettings, rank
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.load import load_model, read_unbound
