@@ -78,7 +78,7 @@ def test_one_size_alone_is_batch_size(invoke: Invoke, dynamic: Path) -> None:
         (("--batch-sizes", "1," + "9" * 30), "is not a batch size"),
         (("--batch-sizes", "1,4", "--batch-size", "1"), "contradict each other"),
         (("--batch-sizes", "1,4", "--input-shape", "x=2x8x6x6"), "which is none of 1, 4"),
-        (("--batch-sizes", ",".join(map(str, range(1, 66)))), "one to 64 batch sizes"),
+        (("--batch-sizes", ",".join(map(str, range(1, 66)))), "1 to 64 positive batch sizes"),
         (("--batch-sizes", "1,4", "-o", "-", "--json"), "both write to stdout"),
     ],
 )

@@ -57,5 +57,5 @@ def test_what_runs_models_is_refused_with_the_way_out(other: dict[str, Any]) -> 
 def test_doctor_says_what_is_the_matter_and_fails_at_nothing(other: dict[str, Any]) -> None:
     code, out, _ = other["calls"]["doctor"]
     assert code == 1
-    assert f"problem: system: models run and are measured on Linux, and this is {other['name']}" in out
+    assert f"problem: system: models run only on Linux, and this is {other['name']}" in out
     assert "it failed" not in out

@@ -70,7 +70,7 @@ def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch
     result = invoke("rank", "small.onnx", "--device", "cpu", "--threads", 2, "--measure", "stages")
     assert "estimated" in result.stdout
     assert "unknown" in result.stdout
-    assert "0 of 9 models" in result.stderr
+    assert "0 of the 9 whole models" in result.stderr
 
 
 def test_the_table_of_a_call_that_was_interrupted_says_so_of_each_row_once(

@@ -69,7 +69,7 @@ def test_what_is_not_faster_than_fp32_is_said(settings: OptimizeSettings, monkey
 
 def test_what_is_too_far_off_is_refused(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_openvino(monkeypatch, MismatchError("output 'gc' differs by 3, 0.3 of its maximum (tolerance 0.02)"))
-    with pytest.raises(MismatchError, match=r"in bf16 output 'gc' differs by 3.*\nLeave --precision out"):
+    with pytest.raises(MismatchError, match=r"in bf16 output 'gc' differs by 3.*\nRemove --precision"):
         optimize(fire(), settings)
 
 

@@ -138,7 +138,7 @@ def test_the_better_of_the_others_ships_where_it_is_not(tmp_path: Path, monkeypa
     noisy = [3.0, 7.0, 4.0, 8.0, 3.5, 7.5, 6.5, 4.5, 5.0, 6.0]
     found = decided(tmp_path, monkeypatch, serial=around(9), packed=around(6), mixed=noisy)
     assert found.shipped == "packed"
-    assert found.reason.startswith("undecided: one schedule for all of them runs at")
+    assert found.reason.startswith("undecided: one schedule for all models runs at")
     found = decided(tmp_path, monkeypatch, serial=around(5), packed=around(6), mixed=around(7))
     assert found.shipped == "serial"
     assert found.reason.startswith("running one model after another is faster")

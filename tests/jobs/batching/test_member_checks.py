@@ -24,7 +24,7 @@ def test_a_model_that_computes_something_else_is_named() -> None:
     check_members(outputs, inputs, models, cluster.composition.members)
     wrong = {**outputs, "b/y": outputs["b/y"] + np.float32(0.01)}
     with pytest.raises(
-        MismatchError, match=r"model 'b' computes something else than alone: output 'y' differs by 0\.01"
+        MismatchError, match=r"outputs of model 'b' differ from those of the model alone: output 'y' differs by 0\.01"
     ):
         check_members(wrong, inputs, models, cluster.composition.members)
     checks = member_checks(wrong, inputs, {"a": models["a"]}, cluster.composition.members)

@@ -44,8 +44,8 @@ def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_rea
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("threads", "two", "a whole number"),
-        ("threads", 0, "a whole number"),
+        ("threads", "two", "not a positive integer"),
+        ("threads", 0, "not a positive integer"),
         ("device", "cpu,v1000", "unknown device 'v1000'"),
     ],
 )
