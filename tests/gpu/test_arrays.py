@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from attached import IS_DESK
 from gpu_plans import expected_outputs, relative_error
-from lowering import loaded, proto_of
 from onnx import helper
-from session_models import counted, sliced
+from small_models import counted, loaded, proto_of, sliced
 
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu

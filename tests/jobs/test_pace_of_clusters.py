@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from asked import Asked
-from members import chains
+from small_models import chains
 
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.open_model import opened

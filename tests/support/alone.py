@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from import_helpers import feeds_for
+from small_models import feeds_for
 
 from iosched.models.composition.members import Member
 from iosched.models.model import Model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from alone import assert_as_alone
-from import_helpers import data, model_of
+from small_models import data, proto_of
 
 from iosched.models.batching.ensemble import Group
 from iosched.models.batching.rewrite import batched
@@ -74,4 +74,4 @@ def variants(
     **settings: int,
 ) -> list[onnx.ModelProto]:
     """Models of the same nodes, the weights of which are made from the model's number."""
-    return [model_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]
+    return [proto_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]

@@ -43,35 +43,16 @@ _RESULTS = {
     "intptr_t": ("PyLong_AsLongLong(found)", "0"),
     "float": ("PyFloat_AsDouble(found)", "0"),
 }
-_NO_DEVICE = [
-    "cuInit",
-    "cuDeviceGetCount",
-    "cuDeviceGetAttribute",
-    "cuCtxGetCurrent",
-    "cuCtxGetLimit",
-    "cuCtxPushCurrent",
-    "cuCtxPopCurrent",
-    "cuStreamGetCtx",
-    "cuLinkCreate",
-    "cuLinkAddData",
-    "cuLinkAddFile",
-    "cuLinkComplete",
-    "cuLinkDestroy",
-    "cuModuleGetFunction",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuLaunchCooperativeKernel",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeTiled",
-]
-_DONE = ["cuLibraryUnload", "cuModuleUnload", "cuKernelSetAttribute", "cuFuncSetAttribute"]
-_HANDLES = [
-    "cuLibraryLoadData",
-    "cuLibraryLoadFromFile",
-    "cuLibraryGetKernel",
-    "cuKernelGetFunction",
-    "cuModuleLoadData",
-]
+_NO_DEVICE = (
+    *("cuInit", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuCtxGetCurrent", "cuCtxGetLimit", "cuCtxPushCurrent"),
+    *("cuCtxPopCurrent", "cuStreamGetCtx", "cuLinkCreate", "cuLinkAddData", "cuLinkAddFile", "cuLinkComplete"),
+    *("cuLinkDestroy", "cuModuleGetFunction", "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel"),
+    *("cuTensorMapEncodeIm2col", "cuTensorMapEncodeTiled"),
+)
+_DONE = ("cuLibraryUnload", "cuModuleUnload", "cuKernelSetAttribute", "cuFuncSetAttribute")
+_HANDLES = (
+    *("cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryGetKernel", "cuKernelGetFunction", "cuModuleLoadData"),
+)
 _NUMBERS = {"cuDriverGetVersion": 13000, "cuDeviceGet": 0, "cuKernelGetAttribute": 0}
 _NUMBERS["cuOccupancyMaxPotentialClusterSize"] = 8
 _ERRORS_BY_NUMBER = {2: "OUT_OF_MEMORY", 100: "NO_DEVICE", 500: "NOT_FOUND", 700: "ILLEGAL_ADDRESS"}
@@ -162,7 +143,7 @@ def _replace(module: Any, desk: DeskCuda, error: type[Exception]) -> None:
     for name, (_, function) in table.items():
         getattr(library, f"set_{name}")(ctypes.py_object(function))
         address = ctypes.cast(getattr(library, f"desk_{name}"), ctypes.c_void_p)
-        assert _set_pointer(module.__pyx_capi__[name], address) == 0
+        _set_pointer(module.__pyx_capi__[name], address)
         if hasattr(module, name):
             setattr(module, name, function)
     _kept.append((library, table))
@@ -232,11 +213,10 @@ def _signature(capsule: Any) -> str:
     return found.decode()
 
 
-def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> int:
+def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> None:
     set_pointer = ctypes.pythonapi.PyCapsule_SetPointer
     set_pointer.argtypes = [ctypes.py_object, ctypes.c_void_p]
-    done: int = set_pointer(capsule, address)
-    return done
+    assert set_pointer(capsule, address) == 0
 
 
 @contextmanager

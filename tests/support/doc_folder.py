@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from doc_blocks import ROOT
 from doc_shell import Shell
-from lowering import proto_of, weight
 from onnx import TensorProto, helper
+from small_models import proto_of, weight
 
 from iosched.models.zoo.network import Network
 

@@ -19,8 +19,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchm
 import gpu_alternatives
 import gpu_case
 from gpu_cases import NetworkCase, case_of
-from host_gpu import HostGpu
-from launch_gap import LaunchGap
+from host_gpu import HostGpu, LaunchGap
 from scripted import fire_proto
 
 from iosched.models import zoo

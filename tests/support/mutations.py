@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from import_helpers import feeds_for, run
+from small_models import feeds_for, run
 
 from iosched.models.export import write_model
 from iosched.models.load import load_model

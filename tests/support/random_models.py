@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from import_helpers import model_of, weight
 from onnx import helper
+from small_models import proto_of, weight
 
 SHAPE = [1, 4, 5, 5]
 KINDS = {"Relu": 1, "Tanh": 1, "MaxPool": 1, "Conv1": 1, "Conv3": 1, "SepConv": 1, "Add": 2, "Sub": 2, "Join": 2}
@@ -48,4 +48,4 @@ def models(draw: st.DrawFn, most: int = 9, kinds: tuple[str, ...] = tuple(KINDS)
         weights |= constants
         known.append(f"n{index}")
     read = {name for item in nodes for name in item.input}
-    return model_of(nodes, {"x": SHAPE}, [name for name in known[1:] if name not in read], weights)
+    return proto_of(nodes, {"x": SHAPE}, [name for name in known[1:] if name not in read], weights)

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, Queue, SimpleQueue
 from typing import Any, Protocol
 
-from onnx import TensorProto, helper
+from small_models import loaded, node, proto_of
 
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import taken
@@ -21,7 +21,6 @@ from iosched.jobs.pool.prefetch import QUESTIONS
 from iosched.jobs.pool.task import Kind, Pending, Pool, Task
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Reached, Said, Send, Start, Unreached
 from iosched.jobs.pool.transport import Stop as StopWorker
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import device_key
@@ -273,10 +272,7 @@ def toy_task(name: str = "toy", device: str = "cpu", kind: Kind[Any, Any] = TOY,
 @cache
 def toy_model(name: str) -> Model:
     """A model of one operator, in a file of its own for each name."""
-    x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [1]) for each in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], name, [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return load_model(made.SerializeToString(), name=name)
+    return loaded(proto_of([node("Relu", ["x"], ["y"])], {"x": [1]}, ["y"], name=name), name)
 
 
 def finish(pool: Pool, *pending: Pending[Any]) -> list[Any]:

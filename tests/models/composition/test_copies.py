@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from hypothesis import given
-from import_helpers import data
 from random_models import models
+from small_models import data
 
 from iosched.models.composition.compose import apart, compose
 from iosched.models.light import light_model

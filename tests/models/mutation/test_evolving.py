@@ -10,10 +10,9 @@ import pytest
 from answers import at_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
 from mutations import check, mutators
 from random_models import models
-from small_models import branches
+from small_models import branches, data
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model

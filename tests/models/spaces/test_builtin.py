@@ -10,8 +10,8 @@ import pytest
 from answers import at_random, by_name, every, greatest, least
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
 from mutations import check
+from small_models import data
 
 from iosched.models.load import load_model
 from iosched.models.model import Model

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from lowering import check_schedules, divided_at_random, drawn, loaded, proto_of, weight
+from lowering import check_schedules, divided_at_random, drawn
 from networks import zoo_model
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.plan import ExecutionPlan

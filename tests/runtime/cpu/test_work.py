@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowering import loaded, proto_of, weight
 from onnx import ModelProto, helper
 from quantized import quantized
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.work import node_work_us

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lowering import loaded, proto_of, weight
 from onnx import helper
 from scripted import LATENCIES_US, script_models
+from small_models import loaded, proto_of, weight
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.model import Model
