@@ -14,8 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from backend_cases import case, case_names, left_out  # noqa: E402
-from backend_runs import agree, on_the_cpu  # noqa: E402
+from backend_cases import agree, case, case_names, left_out, on_the_cpu  # noqa: E402
 from testbed import keep_results  # noqa: E402
 
 from iosched.models.errors import InvalidModelError, PlanError  # noqa: E402

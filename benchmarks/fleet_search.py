@@ -29,7 +29,7 @@ from testbed import markdown_table, write_results
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
-from sleeping_worker import WARMING
+from ray_workers import WARMING
 
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched
 from iosched.jobs.pool.cluster import ClusterPool
@@ -81,7 +81,7 @@ def pool_of(workers: int, model: Model) -> Iterator[tuple[ClusterPool, Path]]:
         with (
             surroundings(Path(folder), **{WARMING: str(warming)}),
             ClusterPool(
-                lambda: RayTransport(LocalCluster(workers), made_by="sleeping_worker:sleeping"), path, Notes()
+                lambda: RayTransport(LocalCluster(workers), made_by="ray_workers:sleeping"), path, Notes()
             ) as pool,
         ):
             until = time.monotonic() + UP_S

@@ -33,8 +33,8 @@ from testbed import markdown_table, write_results
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
+from ray_workers import slept_task
 from scripted import fire
-from slept_worker import slept_task
 
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
@@ -81,7 +81,7 @@ class Counted:
     """A transport that counts what passes."""
 
     def __init__(self, workers: int, passed: Passed) -> None:
-        self._inner = RayTransport(LocalCluster(workers), made_by="scoring_worker:Scoring")
+        self._inner = RayTransport(LocalCluster(workers), made_by="ray_workers:Scoring")
         self._passed = passed
 
     def send(self, command: Command) -> None:

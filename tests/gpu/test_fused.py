@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attached import IS_DESK
+from gpu_kernels import IS_DESK
 from gpu_plans import expected_outputs, relative_error
 from small_models import separable_operators, separables
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attached import IS_DESK
+from gpu_kernels import IS_DESK
 from gpu_plans import merged_schedule, relative_error
 from lowering import random_schedule
 from scripted import fire

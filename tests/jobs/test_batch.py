@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alone import assert_as_alone
-from asked import Asked
+from batches import assert_as_alone
 from onnx import helper
-from scripted import script_stages
+from scripted import Asked, script_stages
 from small_models import chain, chains, data, headed, loaded, proto_of, weight
 
 from iosched.jobs import batch as batch_job

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from onnx import helper

@@ -17,8 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from optimized_files import optimized_file
-from shipped import document
+from shipped import document, optimized_file
 from small_models import branches, proto_of
 
 import iosched

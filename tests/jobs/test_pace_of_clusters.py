@@ -7,7 +7,7 @@ from math import isfinite, isinf
 from pathlib import Path
 
 import pytest
-from asked import Asked
+from scripted import Asked
 from small_models import chains
 
 from iosched.jobs.batching.plan import composed

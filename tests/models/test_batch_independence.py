@@ -7,8 +7,7 @@ import onnx
 import pytest
 from hypothesis import given
 from onnx import helper
-from random_models import models
-from small_models import proto_of, weight
+from small_models import models, proto_of, weight
 
 from iosched.models.batch_independence import check_images_apart
 from iosched.models.errors import UsageError

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
-from random_models import models
-from small_models import data, proto_of, run, weight
+from small_models import data, models, proto_of, run, weight
 
 from iosched.models import export
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, wraps
 from random import Random
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering import random_schedule
 from lowering import random_schedule as random_units
-from mutated_plans import MUTATIONS, mutated
 from networks import zoo_model
 from scripted import fire
 from small_models import sliced
@@ -30,6 +30,145 @@ from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.order import Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.scheduler.baselines import greedy, sequential
+
+Lanes = list[list[Task]]
+Mutation = Callable[[ExecutionPlan, Random], ExecutionPlan]
+
+
+def mutated(plan: ExecutionPlan, draw: Random) -> ExecutionPlan:
+    """`plan` with one change, or with two that may make up for each other; waits stay within their lanes."""
+    for _ in range(draw.choice([1, 1, 2])):
+        plan = draw.choice(MUTATIONS)(plan, draw)
+    return plan
+
+
+def of_lanes(change: Callable[[Lanes, Random, ExecutionPlan], None]) -> Mutation:
+    """A mutation that changes the lanes in place."""
+
+    @wraps(change)
+    def mutate(plan: ExecutionPlan, draw: Random) -> ExecutionPlan:
+        lanes = [list(lane) for lane in plan.lanes]
+        change(lanes, draw, plan)
+        waiting = (tuple(_waiting(task, own, lanes) for task in lane) for own, lane in enumerate(lanes))
+        return replace(plan, lanes=tuple(waiting))
+
+    return mutate
+
+
+def _waiting(task: Task, own: int, lanes: Lanes) -> Task:
+    waits = (replace(wait, steps=min(wait.steps, len(lanes[wait.lane]))) for wait in task.waits if wait.lane != own)
+    return replace(task, waits=tuple(waits))
+
+
+def _some(lanes: Lanes, draw: Random) -> list[Task]:
+    return draw.choice([lane for lane in lanes if lane])
+
+
+def _change_wait(lanes: Lanes, draw: Random, change: Callable[[Wait], tuple[Wait, ...]]) -> None:
+    places = [(lane, step) for lane in lanes for step, task in enumerate(lane) if task.waits]
+    if places:
+        lane, step = draw.choice(places)
+        chosen = draw.choice(lane[step].waits)
+        kept = (wait for wait in lane[step].waits if wait is not chosen)
+        lane[step] = replace(lane[step], waits=(*kept, *change(chosen)))
+
+
+@of_lanes
+def drop_wait(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    _change_wait(lanes, draw, lambda wait: ())
+
+
+@of_lanes
+def wait_for_less(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    _change_wait(lanes, draw, lambda wait: (replace(wait, steps=draw.randint(0, wait.steps)),))
+
+
+@of_lanes
+def swap_neighbours(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    """Two tasks of a lane change places; what they wait for stays where it was, or goes along."""
+    lane = _some(lanes, draw)
+    step = draw.randrange(max(len(lane) - 1, 1))
+    if step + 1 < len(lane):
+        first, second = lane[step], lane[step + 1]
+        stay = draw.random() < 0.5
+        lane[step] = replace(second, waits=first.waits) if stay else second
+        lane[step + 1] = replace(first, waits=second.waits) if stay else first
+
+
+@of_lanes
+def swap_lanes(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    """Tasks of two lanes change places."""
+    one, other = _some(lanes, draw), _some(lanes, draw)
+    i, j = draw.randrange(len(one)), draw.randrange(len(other))
+    one[i], other[j] = other[j], one[i]
+
+
+@of_lanes
+def change_lane(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    """A task goes to another place, perhaps on another lane."""
+    source, target = _some(lanes, draw), draw.choice(lanes)
+    task = source.pop(draw.randrange(len(source)))
+    target.insert(draw.randint(0, len(target)), task)
+
+
+@of_lanes
+def drop_task(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    lane = _some(lanes, draw)
+    lane.pop(draw.randrange(len(lane)))
+
+
+@of_lanes
+def repeat_task(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
+    lane = _some(lanes, draw)
+    step = draw.randrange(len(lane))
+    lane.insert(step, lane[step])
+
+
+@of_lanes
+def change_view(lanes: Lanes, draw: Random, plan: ExecutionPlan) -> None:
+    """A view of a task shrinks, grows, or is another's of the plan."""
+    lane = _some(lanes, draw)
+    step = draw.randrange(len(lane))
+    reads, writes = list(lane[step].reads), list(lane[step].writes)
+    views = draw.choice([views for views in (reads, writes) if views] or [reads])
+    if views:
+        at = draw.randrange(len(views))
+        other = draw.choice([view for each in plan.lanes for t in each for view in (*t.reads, *t.writes)])
+        views[at] = other if draw.random() < 0.4 else _resized(views[at], plan, draw)
+    lane[step] = replace(lane[step], reads=tuple(reads), writes=tuple(writes))
+
+
+def move_buffer(plan: ExecutionPlan, draw: Random) -> ExecutionPlan:
+    """A buffer of the arena goes elsewhere: a little, or onto another."""
+    inside = [buffer for buffer in plan.buffers if buffer.space is Space.ARENA]
+    if not inside:
+        return plan
+    buffer, other = draw.choice(inside), draw.choice(inside)
+    nearby = buffer.offset + draw.choice([-64, 64, -256, 256])
+    offset = max(draw.choice([other.offset, other.offset + other.nbytes, other.offset - buffer.nbytes, nearby]), 0)
+    moved = tuple(replace(each, offset=offset) if each is buffer else each for each in plan.buffers)
+    return replace(plan, buffers=moved, arena_nbytes=max(plan.arena_nbytes, offset + buffer.nbytes))
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    drop_wait, drop_wait, wait_for_less, swap_neighbours, swap_lanes, change_lane, drop_task, repeat_task, move_buffer,
+    change_view, change_view,
+)  # fmt: skip
+
+
+def _resized(view: View, plan: ExecutionPlan, draw: Random) -> View:
+    """Other columns of the same buffer, most often within it."""
+    buffer = next(buffer for buffer in plan.buffers if buffer.name == view.buffer)
+    if buffer.space is Space.DYNAMIC:
+        return view
+    rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
+    width, start = buffer.pitch or buffer.nbytes, view.offset
+    columns = view.nbytes // max(rows, 1)
+    middle, stop = start + columns // 2, start + columns
+    resized = [(start, middle), (middle, stop), (start + 4, stop), (max(start - 4, 0), stop), (0, width)]
+    first, last = draw.choice([*resized, (start, min(stop + 4, width))])
+    nbytes = max(last - first, 0) * rows
+    return View(view.buffer, "uint8", (nbytes,), first, nbytes)
 
 
 def of_cpus(model: Model) -> Iterator[ExecutionPlan]:

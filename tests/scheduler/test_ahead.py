@@ -11,8 +11,7 @@ from by_definition import TableCost, dags, graph_of
 from hypothesis import given
 from hypothesis import strategies as st
 from lane_costs import CurtailedLanes, FixedLanes, KeptLanes, Key, Noted, cells
-from random_models import models
-from small_models import loaded
+from small_models import loaded, models
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost

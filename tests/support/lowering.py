@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from by_definition import TableCost
 
@@ -15,7 +14,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.strategies import merge_classes
 
@@ -43,19 +42,6 @@ def _random_stage(graph: ComputationGraph, left: Sequence[str], draw: random.Ran
             break
         chosen.append(draw.choice(ready))
     return [name for name in left if name in chosen]
-
-
-def divided_at_random(schedule: Schedule, lanes: int, seed: int) -> Schedule:
-    """The schedule with random lanes for the groups of each of its stages; groups may share lanes, lanes may idle."""
-    draw = random.Random(seed)
-
-    def divided(stage: Stage) -> Stage:
-        if stage.strategy is not Strategy.CONCURRENT:
-            return stage
-        chosen = (draw.sample(range(lanes), draw.randint(1, lanes)) for _ in stage.groups)
-        return replace(stage, division=Division(lanes, tuple(tuple(sorted(own)) for own in chosen)))
-
-    return Schedule(tuple(replace(block, stages=tuple(map(divided, block.stages))) for block in schedule.blocks))
 
 
 def with_sessions(graph: ComputationGraph, schedule: Schedule, seed: int) -> Schedule:

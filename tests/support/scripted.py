@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,11 @@ from iosched.profiler.measuring.disturbance import Taken
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check
+from iosched.runtime.openvino.library import missing
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import default_label
 
+NEEDS_OPENVINO = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 """Whole models of which the schedule found is the fastest, for `script_models`."""
 
@@ -165,3 +168,24 @@ def _work_us(cost: Any, name: str) -> float:
     graph = cost.backend.graph
     label = default_label(graph)(graph.by_name[name])
     return 50 + int.from_bytes(hashlib.sha256(label.encode()).digest()[:2]) / 1000
+
+
+class Asked:
+    """A user who interrupts a job when a test says so, and gives the answer of the test."""
+
+    can_come = True
+
+    def __init__(self, answer: bool) -> None:
+        self.came = self.accepted = False
+        self.times_asked = 0
+        self._answer = answer
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        yield
+
+    def ask(self) -> None:
+        self.times_asked += 1
+        self.came, self.accepted = False, self._answer
+        if not self._answer:
+            raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.load import load_model
@@ -210,17 +211,6 @@ def sliced() -> Model:
     return loaded(proto_of(nodes, {"x": (2, 3, 4, 5)}, outputs, {"k": np.array([2], np.int64)}))
 
 
-def counted() -> Model:
-    """CumSum along an axis that is an input: no CUDA kernel does it, and onnxruntime's wants the axis on the host."""
-    nodes = [
-        node("Relu", ["x"], ["a"]),
-        node("CumSum", ["a", "axis"], ["c"]),
-        node("Exp", ["c"], ["e"]),
-        node("Neg", ["e"], ["y"]),
-    ]
-    return loaded(proto_of(nodes, {"x": (3, 8), "axis": (TensorProto.INT64, [])}, ["y"]))
-
-
 def conv_network(space: tuple[int, ...], batch: int) -> Model:
     """Convolutions, normalized, depthwise, pointwise, grouped, with a residual that is an operand of a Concat too."""
     nodes: list[onnx.NodeProto] = []
@@ -249,3 +239,45 @@ def conv_network(space: tuple[int, ...], batch: int) -> Model:
     add("Concat", "narrow", "wide", "q", "h", to="all", axis=1)
     add("GlobalAveragePool", "all", to="y")
     return loaded(proto_of(nodes, {"x": (batch, 8, *space)}, ["y"], weights))
+
+
+SHAPE = [1, 4, 5, 5]
+KINDS = {"Relu": 1, "Tanh": 1, "MaxPool": 1, "Conv1": 1, "Conv3": 1, "SepConv": 1, "Add": 2, "Sub": 2, "Join": 2}
+"""How many tensors a layer of each kind reads."""
+
+
+def _layer(kind: str, reads: list[str], name: str) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
+    if kind == "MaxPool":
+        return [node(kind, reads, [name], kernel_shape=[3, 3], pads=[1] * 4)], {}
+    if kind in ("Conv1", "Conv3"):
+        size = int(kind[-1])
+        conv = node("Conv", [*reads, f"{name}w"], [name], pads=[size // 2] * 4, dilations=[1, 1])
+        return [conv], {f"{name}w": weight(4, 4, size, size)}
+    if kind == "Join":
+        nodes = [node("Concat", reads, [f"{name}j"], axis=1), node("Conv", [f"{name}j", f"{name}w"], [name])]
+        return nodes, {f"{name}w": weight(4, 8, 1, 1)}
+    if kind == "SepConv":
+        nodes = [
+            node("Relu", reads, [f"{name}r"]),
+            node("Conv", [f"{name}r", f"{name}d"], [f"{name}e"], group=4, pads=[1] * 4, dilations=[1, 1]),
+            node("Conv", [f"{name}e", f"{name}p"], [name]),
+        ]
+        return nodes, {f"{name}d": weight(4, 1, 3, 3, seed=1), f"{name}p": weight(4, 4, 1, 1, seed=2)}
+    return [node(kind, reads, [name])], {}
+
+
+@st.composite
+def models(draw: st.DrawFn, most: int = 9, kinds: tuple[str, ...] = tuple(KINDS)) -> onnx.ModelProto:
+    """A model of up to `most` layers; what nobody reads is returned."""
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, np.ndarray] = {}
+    known = ["x"]
+    for index in range(draw(st.integers(1, most))):
+        kind = draw(st.sampled_from(kinds))
+        reads = [draw(st.sampled_from(known)) for _ in range(KINDS[kind])]
+        more, constants = _layer(kind, reads, f"n{index}")
+        nodes += more
+        weights |= constants
+        known.append(f"n{index}")
+    read = {name for item in nodes for name in item.input}
+    return proto_of(nodes, {"x": SHAPE}, [name for name in known[1:] if name not in read], weights)

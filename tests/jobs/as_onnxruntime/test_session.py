@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, InvalidProtobuf, NoSuchFile
-from optimized_files import optimized_file
+from shipped import optimized_file
 from small_models import branches, proto_of
 
 import iosched

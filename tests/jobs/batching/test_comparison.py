@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from needs_openvino import NEEDS_OPENVINO
+from scripted import NEEDS_OPENVINO
 from small_models import chains
 
 from iosched.jobs.batching import baselines as rivals_

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from onnx import helper
 from small_models import data, proto_of, weight
 from variants import retrained

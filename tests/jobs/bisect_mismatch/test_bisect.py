@@ -7,20 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faulty_plans
 import numpy as np
 import onnx
 import pytest
-import wrong_kernels
+from faulty_plans import falsify
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
 from quantized import quantized
-from random_models import models
-from scripted import fire
+from scripted import NEEDS_OPENVINO, fire
 from shipped import document
-from small_models import branches, proto_of, weight
-from wrong_kernels import falsify
+from small_models import branches, models, proto_of, weight
 
 from iosched.jobs.bisect_mismatch.difference import FirstDifference, Place
 from iosched.jobs.bisect_mismatch.model_pair import Site, Values
@@ -215,7 +213,7 @@ def nudge(monkeypatch: pytest.MonkeyPatch, operator: str, value: float) -> None:
         graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.float32), f"{true}/value"))
         return [helper.make_node("Add", [f"{true}/computed", f"{true}/value"], [true])]
 
-    monkeypatch.setattr(wrong_kernels, "twice_and", off)
+    monkeypatch.setattr(faulty_plans, "twice_and", off)
     falsify(monkeypatch, operator)
 
 

@@ -16,17 +16,18 @@ from thread_cluster import (
     ONCE,
     PATIENCE_S,
     Talk,
+    ThreadPool,
     ThreadTransport,
     asked_in,
     cpu_places,
     finish,
     row,
     soon,
+    thread_pool,
     toy_facts,
     toy_task,
     toys,
 )
-from thread_pool import ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.cluster import ClusterPool, ClusterTimeouts

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
-from batches import greedy_groups
+from batches import assert_as_alone, greedy_groups
 from onnx import helper
 from small_models import chain, data, headed, loaded, proto_of, weight
 from variants import retrained

@@ -7,13 +7,11 @@ from itertools import combinations
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
-from batches import batch, greedy_groups, variants
+from batches import assert_as_alone, batch, greedy_groups, variants
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
-from random_models import models
-from small_models import data, proto_of, weight
+from small_models import data, models, proto_of, weight
 from variants import renamed, retrained, shuffled
 
 from iosched.models.batching.rewrite import batched

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import zoo_file
 from onnx import TensorProto, helper
-from random_models import models
-from small_models import data, proto_of, weight
+from small_models import data, models, proto_of, weight
 from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose

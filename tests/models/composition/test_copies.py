@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from hypothesis import given
-from random_models import models
-from small_models import data
+from small_models import data, models
 
 from iosched.models.composition.compose import apart, compose
 from iosched.models.light import light_model

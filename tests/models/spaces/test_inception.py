@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from answers import by_name
-from mutations import check
+from mutations import by_name, check
 from networks import zoo_model
 from small_models import data
 

@@ -6,8 +6,7 @@ from itertools import product
 
 import onnx
 import pytest
-from answers import by_name
-from mutations import check
+from mutations import by_name, check
 from small_models import data
 
 from iosched.models.load import load_model

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import onnx
 import pytest
-from lowering import check_schedules, divided_at_random, drawn
+from lowering import check_schedules, drawn
 from networks import zoo_model
 from onnx import helper
 from small_models import loaded, proto_of, weight
@@ -13,6 +16,20 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.plan import ExecutionPlan
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+
+
+def divided_at_random(schedule: Schedule, lanes: int, seed: int) -> Schedule:
+    """The schedule with random lanes for the groups of each of its stages; groups may share lanes, lanes may idle."""
+    draw = random.Random(seed)
+
+    def divided(stage: Stage) -> Stage:
+        if stage.strategy is not Strategy.CONCURRENT:
+            return stage
+        chosen = (draw.sample(range(lanes), draw.randint(1, lanes)) for _ in stage.groups)
+        return replace(stage, division=Division(lanes, tuple(tuple(sorted(own)) for own in chosen)))
+
+    return Schedule(tuple(replace(block, stages=tuple(map(divided, block.stages))) for block in schedule.blocks))
+
 
 node = helper.make_node
 

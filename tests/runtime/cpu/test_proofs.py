@@ -15,8 +15,7 @@ import onnx
 import pytest
 from hypothesis import given
 from onnx.helper import make_attribute, make_node
-from random_models import models
-from small_models import branches, loaded, proto_of
+from small_models import branches, loaded, models, proto_of
 
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu import native, proofs

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from needs_openvino import NEEDS_OPENVINO
 from onnx import TensorProto, helper, numpy_helper
-from scripted import fire, fire_proto, model_with
+from scripted import NEEDS_OPENVINO, fire, fire_proto, model_with
 from small_models import data, proto_of
 
 from iosched.models.errors import DeviceError, ExecutionError, UsageError

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import zoo_model
 from onnx import helper
-from random_models import models
-from small_models import proto_of
+from small_models import models, proto_of
 
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty

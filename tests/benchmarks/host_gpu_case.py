@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchmarks")]
+sys.path += [str(Path(__file__).parents[2] / folder) for folder in ("tests/support", "benchmarks")]
 
 import gpu_alternatives
 import gpu_case
