@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+from testbed import OUTPUTS, Bed, chart, cost_text, open_bed, print_table, read_options, write_results
 
 from iosched.scheduler.schedule import Block, Stage, Strategy
 
@@ -34,15 +34,15 @@ class Row:
 
 
 def main(words: Sequence[str]) -> None:
-    options = option_parser(__doc__, networks="inception_v3").parse_args(words)
+    options = read_options(__file__, words, networks=("inception_v3",), device="v100", **OUTPUTS)
     rows: list[Row] = []
     title = ""
-    for network in options.networks.split(","):
+    for network in options.networks:
         with open_bed(network, options.device, profile_db=options.profile_db) as bed:
             title = cost_text(bed)
             rows += _rows(network, bed)
     print_table(HEADERS, [_cells(row) for row in rows])
-    write_results(options, "ablation_blocks", words, {"device": title, "rows": [asdict(row) for row in rows]})
+    write_results(options, {"device": title, "rows": [asdict(row) for row in rows]})
     if options.plot is not None:
         _plot(options.plot, title, rows)
 
@@ -69,15 +69,11 @@ def _cells(row: Row) -> list[str]:
 
 
 def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7.5, 3.4))
-    axis.bar([str(row.block) for row in rows], [row.sequential_us / row.found_us for row in rows], color="#4c78a8")
-    axis.axhline(1, c="#1d242d", lw=0.8)
-    axis.set(xlabel="block", ylabel="speed-up over sequential", title=f"{rows[0].network}, {title}")
-    axis.title.set_fontsize(10)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, figsize=(7.5, 3.4)) as (_, axis):
+        axis.bar([str(row.block) for row in rows], [row.sequential_us / row.found_us for row in rows], color="#4c78a8")
+        axis.axhline(1, c="#1d242d", lw=0.8)
+        axis.set(xlabel="block", ylabel="speed-up over sequential", title=f"{rows[0].network}, {title}")
+        axis.title.set_fontsize(10)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from cpu_models import chain
 
 from iosched.models.model import Model
 from iosched.models.source import read_proto
@@ -96,9 +96,8 @@ class Owners:
     def __init__(self, model: Model) -> None:
         """Reads the names of tensors and of nodes, as the model had them before it was loaded."""
         self._by_name = dict(tensor_owners(model))
-        self.filters: dict[
-            str, Sequence[int]
-        ] = {}  # of convolutions, by the names of their nodes and, of the last one, of their operator
+        # of convolutions, by the names of their nodes and, of the last one, of their operator
+        self.filters: dict[str, Sequence[int]] = {}
         graph = read_proto(model.original).graph
         shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         later: dict[str, str] = {}  # for a tensor, the operator of a node that reads it
@@ -123,11 +122,6 @@ class Owners:
 def _undecorated(name: str) -> str:
     """Without what libraries put behind the name of a convolution, or of one that was a normalization."""
     return name.removesuffix("/WithoutBiases").removesuffix("_nchwc").removesuffix("_mul").removesuffix("_bn")
-
-
-def profiler(library: str, model: Model, threads: int) -> Answers:
-    """The words of one library on a number of threads."""
-    return _LIBRARIES[library](model, threads)
 
 
 # --- onnxruntime --------------------------------------------------------------------------------------------------
@@ -207,22 +201,13 @@ def profiling_us(threads: int) -> float:
     options.intra_op_num_threads = threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     folder = _profiled_in(options)
-    source = _nothing(EMPTY_CALLS)
+    source = chain(EMPTY_CALLS, ("Neg",), (1, 16))
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     for _ in range(WARM + ALONE_RUNS):
         session.run(None, {"t0": np.ones((1, 16), np.float32)})
     events = _events(Path(session.end_profiling()))
     folder.cleanup()
     return float(np.mean([us for event in events for us in event.us]))
-
-
-def _nothing(count: int) -> bytes:
-    """A chain of so many nodes that compute next to nothing, from t0 on."""
-    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("t0", f"t{count}")]
-    graph = helper.make_graph(nodes, "nothing", ends[:1], ends[1:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(proto.SerializeToString())
 
 
 # --- OpenVINO -----------------------------------------------------------------------------------------------------
@@ -392,15 +377,13 @@ def empty_call_us(cpus: Sequence[int]) -> float:
     spaces = {0: Space.INPUT, EMPTY_CALLS: Space.OUTPUT}
     buffers = tuple(Buffer(v.buffer, spaces.get(i, Space.ARENA), 64, 64 * i) for i, v in enumerate(views))
     plan = ExecutionPlan((tasks,), buffers, 64 * len(views), outputs=(views[-1],))
-    program = Program(lambda: _nothing(1), ("t0",), ("t1",))
+    program = Program(lambda: chain(1, ("Neg",), (1, 16)), ("t0",), ("t1",))
     with NativeExecutor(CheckedPlan(plan), [program], cpus=cpus) as executor:
         spans_us = executor.trace({"t0": np.ones((1, 16), np.float32)}, 60)[1][10:, 1:-1]
         return float(np.median(spans_us[..., 1] - spans_us[..., 0]))
 
 
-_LIBRARIES: Mapping[str, Callable[[Model, int], Answers]] = {
-    "onnxruntime": _onnxruntime,
-    "ours": _own,
-    "openvino": _openvino,
-}
-LIBRARIES = tuple(_LIBRARIES)
+LIBRARIES: Mapping[str, Callable[[Model, int], Answers]] = {
+    "onnxruntime": _onnxruntime, "ours": _own, "openvino": _openvino,
+}  # fmt: skip
+"""The words of each library on a number of threads."""

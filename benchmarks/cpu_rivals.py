@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched import DeviceError, Model, Schedule, ScheduleDocument, TensorSpec
 from iosched.models.editable_graph import EditableGraph
-from iosched.models.errors import DeviceError
-from iosched.models.graph import TensorSpec
-from iosched.models.model import Model
 from iosched.profiler.devices.candidates import Way
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -25,8 +23,6 @@ from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings, bound_source
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Schedule
 
 INLINE_NBYTES = 1024
 

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from iosched import Model, Stage, Strategy, load_model
 from iosched.models.light import NAMES, light_model
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.models.zoo import build, names
 from iosched.runtime.cuda.cudnn.target import GpuDescription
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
@@ -20,7 +19,6 @@ from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import precision_named
-from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import merge_classes
 
 

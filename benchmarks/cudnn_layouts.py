@@ -9,21 +9,25 @@ only described, as the runtime does where nothing may be timed, and prints table
 their workspaces; that before (cuDNN's first choice in NHWC) and now (the guess in the layout that is preferred); and
 the graphs for which no tuned plan goes without copies of tensors. It needs what cudnn_desk.py needs, and nothing with
 `--read`.
+
+Options:
+    --device: description of a GPU
+    --read: results to make tables of
+    --output: file for all rows
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cudnn_graphs import Graph, all_graphs, gpu_of, network_of, preferred
-from testbed import keep_results
+from testbed import known_results, markdown_table, read_options, write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
@@ -44,13 +48,16 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    options = _options()
+    several = {"type": Path, "nargs": "+", "default": []}
+    options = read_options(
+        __file__, networks=tuple(names()), precisions=tuple(PRECISIONS), batch_sizes=(1, 16), read=several,
+        device=HERE / "devices/h100.json", output=Path,
+    )  # fmt: skip
     try:
         found = [read(path) for path in options.read] or [_built(options)]
     except IoschedError as error:
         sys.exit(f"{error}")
-    if options.output:
-        keep_results(options.output, _columns(found[0]), seeds={}, in_lines=True)
+    write_results(options, _columns(found[0]), seeds={}, in_lines=True)
     print("\n".join((*table(found), "", *before_and_now(found), "", *left(found))))
 
 
@@ -61,30 +68,19 @@ def _columns(found: Row) -> Row:
 
 
 def read(path: Path) -> Row:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = known_results(path)
     rows = [dict(zip(content["columns"], row, strict=True)) for row in content["graphs"]]
     return {"about": content["about"], "graphs": rows}
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=",".join(names()))
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--batch-sizes", default="1,16")
-    parser.add_argument("--device", type=Path, default=HERE / "devices/h100.json", help="description of a GPU")
-    parser.add_argument("--read", type=Path, nargs="+", default=[], help="results to make tables of")
-    parser.add_argument("-o", "--output", type=Path, default=None, help="file for all rows")
-    return parser.parse_args()
-
-
-def _built(options: argparse.Namespace) -> Row:
+def _built(options: Namespace) -> Row:
     """One row for each different graph and layout."""
     device = GpuDescription.from_json(options.device.read_text(encoding="utf-8"))
     gpu, known, rows = gpu_of(device), set[Graph](), list[Row]()
-    for name in options.networks.split(","):
-        for batch_size in map(int, options.batch_sizes.split(",")):
+    for name in options.networks:
+        for batch_size in options.batch_sizes:
             model = network_of(name, batch_size)
-            for text in options.precisions.split(","):
+            for text in options.precisions:
                 precision, better = preferred(text, gpu)
                 for layout in Layout:
                     new = [graph for graph in all_graphs(model, precision, layout, gpu) if graph not in known]
@@ -135,12 +131,13 @@ def _cells(found: Sequence[Row]) -> Iterator[tuple[str, str, int, str, list[Row]
 
 
 def table(found: Sequence[Row]) -> Iterator[str]:
-    yield f"| GPU | precision | batch | layout | graphs | first: {', '.join(KINDS)} | taken: the same |"
-    yield "|---|---|---|---|---|---|---|"
+    headers = ["GPU", "precision", "batch", "layout", "graphs", f"first: {', '.join(KINDS)}", "taken: the same"]
+    cells = []
     for gpu, precision, batch_size, layout, rows in _cells(found):
         text = f"**{layout.upper()}**" if rows[0]["preferred"] else layout.upper()
-        counts = " | ".join(_counts(rows, which) for which in ("first", "taken"))
-        yield f"| {gpu} | {precision} | {batch_size} | {text} | {len(rows)} | {counts} |"
+        counts = (_counts(rows, which) for which in ("first", "taken"))
+        cells.append([gpu, precision, str(batch_size), text, str(len(rows)), *counts])
+    yield from markdown_table(headers, cells).splitlines()
 
 
 def _counts(rows: Sequence[Row], which: str) -> str:

@@ -9,6 +9,12 @@ sleep, which go out one at a time and run as those of `explore` do; stages are w
 out in packets. Fleets of each size take turns. Beside them stands what the simulation makes of the same lengths.
 
 Commands are run here too, without a fleet: what it costs to start and end one is no cost of the fleet.
+
+Options:
+    --workers: how many, one fleet after another, with 1 among them
+    --rounds: how often each size has its turn
+    --output: raw results as JSON
+    --page: page of which the table is written anew
 """
 
 from __future__ import annotations
@@ -19,7 +25,6 @@ import statistics
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
-from fleet_simulation import page_with_table
 from testbed import markdown_table, write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
@@ -35,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 from clusters import surroundings
 from ray_workers import slept_task
 from scripted import fire
+from testbed import put_between, range_text, read_options
 
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
@@ -98,10 +103,10 @@ class Counted:
         self._inner.close()
 
 
-def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
+def unbound_places(workers: int, threads: int | None, lanes: int | None = None) -> tuple[Place, ...]:
     """As many places as are asked for, whatever cores there are."""
     del threads
-    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu") for number in range(workers))
+    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=lanes) for number in range(workers))
 
 
 @contextmanager
@@ -218,9 +223,9 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
             [
                 what,
                 str(workers),
-                _range(ups, ".2f"),
-                *(_range([simulated(run, each_s).speed_up for run in same], ".2f") for each_s in (costly_s, 0.0)),
-                _range([1 - up / workers for up in ups], ".1%"),
+                range_text(ups, ".2f"),
+                *(range_text([simulated(run, each_s).speed_up for run in same], ".2f") for each_s in (costly_s, 0.0)),
+                range_text([1 - up / workers for up in ups], ".1%"),
                 *(_each(what, same, way, "messages", ".1f") for way in ("sent", "received")),
                 *(_each(what, same, way, "nbytes", ",.0f") for way in ("sent", "received")),
             ]
@@ -232,36 +237,22 @@ def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, fo
     return format(statistics.median(run[way][which] for run in runs) / LENGTHS[what][0], form)
 
 
-def _range(values: Sequence[float], form: str) -> str:
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
 def main(words: Sequence[str]) -> None:
-    options = _options(words)
+    options = read_options(__file__, words, workers=(1, 2, 4), rounds=ROUNDS, output=Path, page=Path)
     ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
     runs, commands = [], []
     for number in range(options.rounds):
         commands.append(commands_s())
-        for workers in map(int, options.workers.split(",")):
+        for workers in options.workers:
             with pool_of(workers) as (pool, passed):
                 for what in LENGTHS:
                     found = run(pool, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
                     runs.append({"what": what, "workers": workers, "round": number, **found})
                     print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     print(table(runs))
-    write_results(options, Path(__file__).stem, words, {"commands_s": commands, "runs": runs})
+    write_results(options, {"commands_s": commands, "runs": runs})
     if options.page:
-        options.page.write_text(page_with_table(options.page.read_text(), "slept", table(runs)))
-
-
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workers", default="1,2,4", help="how many, one fleet after another, with 1 among them")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each size has its turn")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
-    return parser.parse_args(words)
+        put_between(options.page, f"{table(runs)}\n", "slept", "end")
 
 
 if __name__ == "__main__":

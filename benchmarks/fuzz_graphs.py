@@ -9,19 +9,8 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 _UNARY = (
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-    "Abs",
-    "Neg",
-    "Exp",
-    "Softplus",
-    "Identity",
-    "Floor",
-    "Erf",
-    "HardSwish",
-    "Softmax",
-)
+    "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Softplus", "Identity", "Floor", "Erf", "HardSwish", "Softmax",
+)  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div", "Max", "Min", "Pow", "Sum", "Mean", "PRelu")
 _SMALL = (-2, -1, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4, 8, 33)
 _NAMES = ("", "../out", "/out", "a/b", "é", "\u202e", "x" * 300, "a\x00b", "\x1b[2J", "out.onnx", "y y", "-", "_")

@@ -6,7 +6,7 @@ How long each takes is estimated here; `gpu.py` writes down what it really took,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol
 
@@ -190,32 +190,22 @@ def _tests() -> tuple[Case, ...]:
     )
 
 
+def _script(piece: str, name: str, script: str, words: Sequence[str], file: str, seconds: float) -> Case:
+    where = ("--device", "cuda:{gpu}", "--profile-db", "{database}")
+    output = ("-o", f"{{folder}}/ablation-{script}-gpu-{file}.json")
+    return CommandCase(piece, name, (f"benchmarks/ablation_{script}.py", *words, *where, *output), seconds)
+
+
 def _ablations() -> tuple[Case, ...]:
     """What the papers claim of sums of stages and of batch sizes, on this GPU."""
-    common = ("--device", "cuda:{gpu}", "--profile-db", "{database}")
-    additive = tuple(
-        CommandCase(
-            "additive",
-            network,
-            (
-                *("benchmarks/ablation_additive.py", "--networks", network, "--schedules", "40", *common),
-                *("-o", f"{{folder}}/ablation-additive-gpu-{network}.json"),
-            ),
-            seconds,
-        )
-        for network, seconds in {"squeezenet": 120.0, "inception_v3": 300.0}.items()
+    seconds = {"squeezenet": 120.0, "inception_v3": 300.0}
+    additive = (
+        _script("additive", name, "additive", ("--networks", name, "--schedules", "40"), name, seconds[name])
+        for name in seconds
     )
-    batch = tuple(
-        CommandCase(
-            "batch",
-            f"batch {size}",
-            (
-                *("benchmarks/ablation_batch.py", "--networks", "inception_v3", "--batch-sizes", str(size), *common),
-                *("-o", f"{{folder}}/ablation-batch-gpu-{size}.json"),
-            ),
-            120.0,
-        )
-        for size in (1, 16, 64)
+    batch = (
+        _script("batch", f"batch {size}", "batch", ("--networks", "inception_v3", "--batch-sizes", size), size, 120.0)
+        for size in ("1", "16", "64")
     )
     words = ("-P", "-m", "iosched", "matrix", "zoo:inception_v3", "--device", "cuda:{gpu}", "--batch-sizes", "1,16,64")
     matrix = CommandCase("batch", "matrix", (*words, "--json", "--profile-db", "{database}"), 60.0, "matrix-gpu.json")

@@ -7,11 +7,14 @@ What kernels tell is in `intervals_kernels.py`, what networks tell in `intervals
 measurements tell how far kernels of a kind lie off together, and few networks how far stages do, standard deviations
 are widened by Student's t. Coverage is counted where it was not fitted to: a series of kernels in intervals made from
 the other series, a network in intervals made from the other networks, and everything else by the packaged spreads.
+
+Options:
+    --data: folder with the measurements
+    --analytic: what analytic.py wrote
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -22,7 +25,7 @@ from statistics import fmean
 from intervals_kernels import SEED, half_precision, kernel_spreads, seen, series, series_covered, short, specified
 from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered
 from measured import read
-from testbed import keep_results
+from testbed import read_options, write_results
 
 from iosched.profiler.devices.analytic.interval import LEVEL, Spread
 from iosched.profiler.devices.analytic.uncertainty import SPREADS, Spreads
@@ -51,11 +54,9 @@ def mean_covered(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[st
 
 def main() -> None:
     """Prints the spreads and the coverage."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
-    parser.add_argument("--analytic", type=Path, default=RESULTS / "analytic-v100.json", help="what analytic.py wrote")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = read_options(
+        __file__, data={"type": Path, "required": True}, analytic=RESULTS / "analytic-v100.json", output=Path
+    )
     rows, networks = read(arguments.data), left_out(json.loads(arguments.analytic.read_text())["leave_one_out"])
     known = {"short": short(rows), "seen": seen(rows), "specified": specified(rows)}
     parts = {name: series(found) for name, found in known.items()}
@@ -73,8 +74,7 @@ def main() -> None:
         "elsewhere": elsewhere_covered(found),
     }
     sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={"sums": SEED})
+    write_results(arguments, record, seeds={"sums": SEED})
 
 
 if __name__ == "__main__":

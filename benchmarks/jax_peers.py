@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ def peers(model: Model, inputs: Mapping[str, np.ndarray], precision: str) -> dic
     weights = {name: _stored(array, dtype) for name, array in model.weights.items()}
     arrays = {name: _stored(array, dtype) for name, array in inputs.items()}
     run = jax.jit(network(model))
-    with _products(precision):
+    with jax.default_matmul_precision(_PRODUCTS[precision]):
         compiled = run.lower(weights, arrays).compile()
 
     def timed(repeats: int) -> tuple[float, ...]:
@@ -77,21 +76,12 @@ def _stored(array: np.ndarray, dtype: Any) -> jax.Array:
     return jnp.asarray(array, dtype if array.dtype.kind == "f" else None)
 
 
-def _products(precision: str) -> AbstractContextManager[Any]:
-    return jax.default_matmul_precision(_PRODUCTS[precision])
-
-
 def _conv(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     rank = w.ndim - 2
     pads = a.get("pads", [0] * 2 * rank)
-    found = lax.conv_general_dilated(
-        x,
-        w,
-        a.get("strides", [1] * rank),
-        list(zip(pads[:rank], pads[rank:], strict=True)),
-        rhs_dilation=a.get("dilations", [1] * rank),
-        feature_group_count=a.get("group", 1),
-    )
+    margins, strides = list(zip(pads[:rank], pads[rank:], strict=True)), a.get("strides", [1] * rank)
+    more = {"rhs_dilation": a.get("dilations", [1] * rank), "feature_group_count": a.get("group", 1)}
+    found = lax.conv_general_dilated(x, w, strides, margins, **more)
     return found if b is None else found + b.reshape((1, -1) + (1,) * rank)
 
 

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.profiler.devices.analytic.kernels import Kernel, Product, Stream, Window
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.precision import PrecisionName
 
 GPUS = {  # as the files call them
@@ -65,18 +64,6 @@ class Row:
     def is_test(self) -> bool:
         """Whether the row's shape is kept from every fit. A shape is on the same side on all GPUs."""
         return _hashed(self.operator, self.shape) < TEST_PART
-
-
-def spec(key: str) -> GpuSpec:
-    """The specification of a GPU.
-
-    Raises:
-        SystemExit: there is no such GPU.
-    """
-    found = gpu_named(key)
-    if found is None:
-        raise SystemExit(f"no GPU named {key}")
-    return found
 
 
 def read(folder: Path) -> list[Row]:

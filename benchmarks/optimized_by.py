@@ -7,16 +7,20 @@ COMMAND is the path of an `iosched`, such as that in the environment of another 
 `cpu_models.py`. Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a
 model and a load. `core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in
 turns of up to a second. Calls are added to those that the file has, and what is there is not called again.
+
+Options:
+    --load: of `none`, `core` and `half`, comma-separated
+    --output: raw results as JSON; calls are added to those in it
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import print_table, write_results
+from testbed import known_results, print_table, read_options, write_results
 
 from iosched.models.export import write_model
 from iosched.profiler.measuring.background_load import background_load
@@ -47,10 +51,10 @@ KEPT = ("latency_us", "shipped", "reason", "verdict", "candidate", "optimal", "s
 
 
 def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    calls: list[dict[str, Any]] = []
-    if options.output is not None and options.output.exists():
-        calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+    versions = {"action": "append", "required": True}
+    takes = {"models": {"nargs": "+"}}
+    options = read_options(__file__, words, takes, version=versions, load=("none",), repeats=1, output=Path)
+    calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
     done = {_key(each) for each in calls}
     commands = {name: str(Path(command).absolute()) for name, command in (v.split("=", 1) for v in options.version)}
     for source, load, repeat in _asked(options):
@@ -60,23 +64,13 @@ def main(words: Sequence[str]) -> None:
                 continue
             calls.append({**asked, **called(commands[version], source, load)})
             print_table(HEADERS, [row(calls[-1])])
-            write_results(options, Path(__file__).stem, words, {"calls": calls}, rivals=("openvino",), goes_on=True)
+            write_results(options, {"calls": calls}, rivals=("openvino",), goes_on=True)
     print_table(HEADERS, [row(each) for each in calls])
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--version", action="append", required=True, metavar="NAME=COMMAND")
-    parser.add_argument("--load", default="none", help="of `none`, `core` and `half`, comma-separated")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
-    return parser.parse_args(words)
-
-
-def _asked(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+def _asked(options: Namespace) -> Iterator[tuple[str, str, int]]:
     for source in options.models:
-        for load in options.load.split(","):
+        for load in options.load:
             for repeat in range(options.repeats):
                 yield source, load, repeat
 

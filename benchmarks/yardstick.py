@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import print_table, read_options, write_results, zoo_model
 
 from iosched.profiler.devices.cpu.calibration_kernel import compile_yardstick, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend
@@ -32,18 +32,12 @@ STAGES = {
 
 
 def main() -> None:
-    parser = option_parser(__doc__, networks="inception_v3", device="cpu")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    options = parser.parse_args()
+    options = read_options(__file__, networks="inception_v3", seconds=100.0, output=Path)
     with CpuBackend(zoo_model(options.networks)) as backend:
         found = observe(backend, options.seconds)
-    rows = [
-        (name, *(f"{variation(values):.3f}" for values in (plain, corrected)))
-        for name, plain, corrected in summary(found)
-    ]
+    rows = [(name, *(f"{variation(values):.3f}" for values in both)) for name, *both in summary(found)]
     print_table(("stage", "variation", "corrected by the yardstick"), rows)
-    words = ["--seconds", f"{options.seconds:g}"]
-    write_results(options, Path(__file__).stem, words, {"device": cpu_name(), "samples_us": found})
+    write_results(options, {"device": cpu_name(), "samples_us": found})
 
 
 def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:

@@ -15,20 +15,14 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 NO_RESULTS = {
-    "attention.py": {"PAGE"},
-    "batch_sizes.py": {"PAGE", "path"},  # a schedule
+    "batch_sizes.py": {"path"},  # a schedule
     "cpu_networks.py": {"path"},  # a schedule
     "cpu_profile_page.py": {"PAGE"},
-    "cpu_roofline.py": {"source"},
     "cpu_table.py": {"PAGE", "readme"},
     "faults.py": {"model"},
-    "fleet_local.py": {"options.page"},
-    "fleet_search.py": {"options.page"},
     "fleet_simulation.py": {"options.page"},
-    "fleet_slept.py": {"options.page"},
     "fuzz_children.py": {"os"},  # standard streams
     "fuzz_corpus.py": {"folder / 'space.py'"},
-    "foreign_models.py": {"PAGE"},
     "gpu_case.py": {"os"},  # a pipe
     "gpu_child.py": {"self._folder / self._case.printed"},  # what a script printed
     "papers_page.py": {"PAGE"},

@@ -87,7 +87,8 @@ def shell(folder: Path) -> Shell:
     tools.mkdir()
     for name in ("iosched", "python"):
         (tools / name).write_text(
-            f"#!{sys.executable}\nimport runpy\nrunpy.run_path({str(COMMANDS)!r}, run_name='__main__')\n"
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(COMMANDS.parent)!r})\n"
+            "from doc_commands import main\nmain()\n"
         )
         (tools / name).chmod(0o755)
     return Shell(tools)
