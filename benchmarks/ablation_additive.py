@@ -65,7 +65,7 @@ class Pair:
     rested_us: float | None = None
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     precision = {"choices": PRECISIONS, "default": DEFAULT_PRECISION}
     options = read_options(
         __file__, words, networks=("squeezenet", "inception_v3"), schedules=30, rounds=15, precision=precision, seed=0,
@@ -279,4 +279,4 @@ def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,12 +8,11 @@ The schedule is searched for each batch size. On the CPU give small batch sizes 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import OUTPUTS, Bed, chart, cost_text, open_bed, print_table, read_options, write_results
+from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
 
 from iosched.scheduler.baselines import greedy, sequential
 
@@ -32,29 +31,19 @@ class Row:
     optimal: bool
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, networks=("inception_v3",), batch_sizes=(1, 2, 4, 8, 16, 32, 64, 128), device="v100", **OUTPUTS
     )
-    rows: list[Row] = []
-    title = ""
-    for network in options.networks:
-        for batch_size in options.batch_sizes:
-            with open_bed(network, options.device, batch_size, options.profile_db) as bed:
-                title = cost_text(bed)
-                rows.append(_row(network, batch_size, bed))
+    rows = ablate(options, _rows, _plot, options.batch_sizes)
     print_table(HEADERS, [_cells(row) for row in rows])
-    write_results(options, {"device": title, "rows": [asdict(row) for row in rows]})
-    if options.plot is not None:
-        _plot(options.plot, title, rows)
 
 
-def _row(network: str, batch_size: int, bed: Bed) -> Row:
+def _rows(network: str, batch_size: int, bed: Bed) -> Iterator[Row]:
     found = bed.search()
-    plain, ready, best = (
-        round(bed.latency_us(it), 2) for it in (sequential(bed.graph), greedy(bed.graph), found.schedule)
-    )
-    return Row(network, batch_size, plain, ready, best, found.proven == "whole")
+    schedules = (sequential(bed.graph), greedy(bed.graph), found.schedule)
+    latencies_us = (round(bed.latency_us(each), 2) for each in schedules)
+    yield Row(network, batch_size, *latencies_us, optimal=found.proven == "whole")
 
 
 def _cells(row: Row) -> list[str]:
@@ -77,4 +66,4 @@ def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

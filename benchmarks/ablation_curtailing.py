@@ -58,7 +58,7 @@ class Search:
     predicted_us: float | None
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("squeezenet", "googlenet"), rounds=15, device="cpu", **OUTPUTS)
     content: dict[str, list[object]] = {}
     rows: list[list[str]] = []
@@ -105,4 +105,4 @@ def _cells(one: Search) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -10,13 +10,12 @@ so that they agree on what a stage takes; the seconds then hold only what was no
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import OUTPUTS, Bed, chart, cost_text, open_bed, print_table, read_options, write_results
+from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
 
 from iosched.scheduler.pruning import Pruning
 
@@ -39,19 +38,11 @@ class Row:
     gap: float
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("inception_v3", "nasnet_a"), device="v100", **OUTPUTS)
-    rows: list[Row] = []
-    title = ""
-    for network in options.networks:
-        with open_bed(network, options.device, profile_db=options.profile_db) as bed:
-            title = cost_text(bed)
-            rows += [_searched(network, bed, r, s) for r, s in LIMITS]
+    rows = ablate(options, lambda network, _, bed: (_searched(network, bed, r, s) for r, s in LIMITS), _plot)
     best = {row.network: min(other.latency_us for other in rows if other.network == row.network) for row in rows}
     print_table(HEADERS, [_cells(row, best[row.network]) for row in rows])
-    write_results(options, {"device": title, "rows": [asdict(row) for row in rows]})
-    if options.plot is not None:
-        _plot(options.plot, title, rows)
 
 
 def _searched(network: str, bed: Bed, r: int, s: int) -> Row:
@@ -89,4 +80,4 @@ def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

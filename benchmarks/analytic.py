@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -277,7 +276,7 @@ def main() -> None:
         "searches": searches(),
         "evaluations_per_second": evaluations_per_second(),
     }  # fmt: skip
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
     write_results(arguments, record, seeds={})
     if arguments.plot:
         plot(record, arguments.plot)

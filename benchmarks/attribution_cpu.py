@@ -106,10 +106,9 @@ class Subject:
         return median(found)
 
 
-def main(words: Sequence[str]) -> None:
-    options = read_options(
-        __file__, words, networks=("small", "squeezenet"), schedules=1, rounds=9, device="cpu", **OUTPUTS
-    )
+def main(words: Sequence[str] | None = None) -> None:
+    networks = ("small", "squeezenet")
+    options = read_options(__file__, words, networks=networks, schedules=1, rounds=9, device="cpu", **OUTPUTS)
     content = {network: observe(network, options) for network in options.networks}
     print_table(HEADERS, [row for name, found in content.items() for row in ratio_rows(name, found)])
     print_table(DRIFT_HEADERS, [drift_row(name, found) for name, found in content.items()])
@@ -252,4 +251,4 @@ def median_text(ratios: Sequence[float], form: str = ".2f") -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -24,11 +24,7 @@ from testbed import read_options
 
 SEEDS = range(1, 6)
 LAST_OF_A_REDUCTION = "it lets shared memory be used again, and nothing uses it behind"
-HARMLESS = {
-    ("reduce", 2): LAST_OF_A_REDUCTION,
-    ("softmax", 5): LAST_OF_A_REDUCTION,
-    ("normalize", 5): LAST_OF_A_REDUCTION,
-}
+HARMLESS = dict.fromkeys((("reduce", 2), ("softmax", 5), ("normalize", 5)), LAST_OF_A_REDUCTION)
 """Why nothing goes wrong without a barrier, by function and place in its source."""
 
 
@@ -73,11 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if options.output:
         compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
-        content = {
-            "compiler": compiler.splitlines()[0],
-            "orders": len(SEEDS),
-            "mutations": [asdict(each) for each in found],
-        }
+        content = {"compiler": compiler.splitlines()[0], "orders": len(SEEDS), "mutations": list(map(asdict, found))}
         write_results(options, content, seeds={"first order": SEEDS[0], "last order": SEEDS[-1]})
     if not all(each.is_found or each.harmless for each in found):
         raise SystemExit("some are neither found nor explained")

@@ -248,16 +248,11 @@ def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
 
 
 def main() -> None:
+    others = {"type": lambda text: [int(size) for size in text.split(",")], "default": []}
     options = read_options(
-        __file__,
-        None,
-        {"names": []},
-        others={"type": lambda text: [int(size) for size in text.split(",")], "default": []},
-        minutes=9.0,
-        work=Path("build/batch-sizes"),
-        memory=False,
+        __file__, None, {"names": []}, others=others, minutes=9.0, work=Path("build/batch-sizes"), memory=False,
         write=False,
-    )
+    )  # fmt: skip
     deadline = time.monotonic() + 60 * options.minutes
     known = known_results(OUT)
     results = {part: known.get(part, {}) for part in ("networks", "memory")}

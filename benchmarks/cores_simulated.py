@@ -16,7 +16,6 @@ Options:
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +47,7 @@ READ_NBYTES = 32 << 20
 ROUNDS = 9
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("squeezenet", "inception_v3", "randwire", "nasnet_a"), **OUTPUTS)
     earlier = known_results(options.output)
     bandwidth = earlier.get("bandwidth_bytes_per_us") or bandwidths()
@@ -146,23 +145,15 @@ def simulate(model: Model, measured: Mapping[str, Any], bandwidth: Sequence[floa
 
 
 def _cost(
-    backend: CpuBackend,
-    units: Mapping[str, Unit],
-    parts: Mapping[str, Sequence[float]],
-    *,
-    chooses: bool = True,
+    backend: CpuBackend, units: Mapping[str, Unit], parts: Mapping[str, Sequence[float]], *, chooses: bool = True,
     bytes_per_us: float = math.inf,
-) -> SimulatedCost:
-    label = default_label(backend.graph)
-    return SimulatedCost(
-        backend.lanes,
-        {name: latencies_us(unit, parts[name]) for name, unit in units.items()},
-        {name: unit.nbytes for name, unit in units.items()},
-        lambda name: f"{label(backend.graph.by_name[name])}{units[name]}",
-        backend.guessed_lanes,
-        chooses,
-        bytes_per_us,
-    )
+) -> SimulatedCost:  # fmt: skip
+    label, operators = default_label(backend.graph), backend.graph.by_name
+    us = {name: latencies_us(unit, parts[name]) for name, unit in units.items()}
+    nbytes = {name: unit.nbytes for name, unit in units.items()}
+    keys = {name: f"{label(operator)}{units[name]}" for name, operator in operators.items()}
+    guessed = backend.guessed_lanes
+    return SimulatedCost(backend.lanes, us, nbytes, keys.__getitem__, guessed, chooses, bytes_per_us)
 
 
 def _found(backend: CpuBackend, cost: SimulatedCost) -> Schedule:
@@ -228,4 +219,4 @@ def plot(networks: Mapping[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -42,9 +42,8 @@ def model_of(nodes: Sequence[Any], inputs: Names, outputs: Names, shape: Sequenc
     """A model of these nodes, whose inputs and outputs are floats of one shape."""
     from onnx import TensorProto, helper
 
-    ends = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in each] for each in (inputs, outputs)
-    ]
+    info = helper.make_tensor_value_info
+    ends = [[info(name, TensorProto.FLOAT, shape) for name in each] for each in (inputs, outputs)]
     opsets = [helper.make_opsetid(domain, version) for domain, version in (("", 17), ("com.microsoft", 1))]
     graph = helper.make_graph(nodes, "small", *ends, weights)
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())

@@ -13,7 +13,6 @@ Options:
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ _PLACE = re.compile(r"\{\{(\w+)(?: ([\w@]+))?\}\}")
 Entry = Mapping[str, Any]
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, plot=Path)
     PAGE.write_text(page(), encoding="utf-8")
     if options.plot is not None:
@@ -88,9 +87,8 @@ def time_table(entry: Entry) -> str:
     parts, latencies = [parts_us(each) for each in told], [latency_us(each) for each in told]
     headers = ["ms", *(f"{LIBRARIES[library]}, {n} {'core' if n == '1' else 'cores'}" for library, n in columns)]
     shown = [*KINDS, "calls of kernels", "waiting for the other", "rest"]
-    rows = [
-        [kind, *(_ms(each.get(kind, 0.0)) for each in parts)] for kind in shown if any(each.get(kind) for each in parts)
-    ]
+    known = [kind for kind in shown if any(each.get(kind) for each in parts)]
+    rows = [[kind, *(_ms(each.get(kind, 0.0)) for each in parts)] for kind in known]
     rows.append(["**latency**", *(f"**{_ms(us)}**" for us in latencies)])
     most = entry["threads"][0]
     by_column = dict(zip(columns, latencies, strict=True))
@@ -217,4 +215,4 @@ def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,21 +52,16 @@ _COPIES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kernel:
+def _kernel(name: str, kind: str, operators: Sequence[str], us: float) -> dict[str, Any]:
     """One kernel of a library, with the latency that it adds to a run.
 
-    Attributes:
+    Args:
         name: as the library calls it.
         kind: what sort of work it is, a few words for a table.
         operators: names of the operators of the computation graph that it computes, as far as that can be told.
         us: on several threads of ours, the sum over the threads divided by their number.
     """
-
-    name: str
-    kind: str
-    operators: tuple[str, ...]
-    us: float
+    return {"name": name, "kind": kind, "operators": operators, "us": us}
 
 
 def kind_of(op_type: str, weight: Sequence[int] = ()) -> str:
@@ -150,10 +145,10 @@ def _onnxruntime(model: Model, threads: int) -> Answers:
         folder.cleanup()
         us = np.maximum(_typical(np.transpose([event.us for event in found])) - own_us, 0.0)
         each = [
-            Kernel(e.name, kind_of(e.op_type, e.filters), owners.of([e.name]), float(own))
+            _kernel(e.name, kind_of(e.op_type, e.filters), owners.of([e.name]), float(own))
             for e, own in zip(found, us, strict=True)
         ]
-        return {"kernels": [asdict(kernel) for kernel in each], "profiling_us": own_us}
+        return {"kernels": each, "profiling_us": own_us}
 
     return {"time": lambda: plain.time(inputs, WARM + RUNS)[WARM:], "profiled": profiled, "kernels": kernels}
 
@@ -244,7 +239,7 @@ def _openvino(model: Model, threads: int) -> Answers:
             covered = [_undecorated(each) for each in layers.get(name, [name])]
             operators = owners.of(covered)
             filters = next((owners.filters[each] for each in (*covered, *operators) if each in owners.filters), ())
-            found.append(asdict(Kernel(name, kind_of(op_type, filters), operators, float(us[name]))))
+            found.append(_kernel(name, kind_of(op_type, filters), operators, float(us[name])))
         return {"kernels": found}
 
     return {"time": lambda: plain.time(WARM + RUNS)[WARM:], "profiled": profiled, "kernels": kernels}
@@ -301,7 +296,7 @@ def _told(compiled: CompiledModel, spans_us: np.ndarray, coarse: Coarse, lanes: 
         calls = [_LANE.sub("", name) for name in task.name.split("+")]
         for call, (event, share) in zip(calls, shares[task.kernel], strict=True):
             kind = kind_of(event.op_type, event.filters)
-            found.append(asdict(Kernel(call, kind, coarse.get(call, ()), us * share / lanes)))
+            found.append(_kernel(call, kind, coarse.get(call, ()), us * share / lanes))
     return {
         "kernels": found,
         "calls_us": min(call_us * len(plan.tasks), float(task_us.sum())) / lanes,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -48,7 +47,7 @@ REPEATS = 9
 Loop = Callable[[int], object]  # of a core, which is given its number
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, {"models": []}, seconds=0.5, output=Path)
     counts = sorted({1, cpu_count()})
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
@@ -169,4 +168,4 @@ def _rows(found: Mapping[str, Any], counts: Sequence[int]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
@@ -46,50 +45,35 @@ _DRAWS = 2000
 PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
 README_TABLE = f"| network | {PLAIN} |"
 COLUMNS = {
-    "onnxruntime-default": "without settings",
-    "openvino": "OpenVINO",
-    "sequential": "one after another, on both cores",
+    "onnxruntime-default": "without settings", "openvino": "OpenVINO", "sequential": "one after another, on both cores",
     FOUND: "schedule found",
-}
+}  # fmt: skip
 NAMES = {
-    "squeezenet": "SqueezeNet",
-    "googlenet": "GoogLeNet",
-    "inception_v3": "Inception V3",
-    "randwire": "RandWire",
-    "nasnet_a": "NASNet-A large",
-    "nasnet_a@224": "NASNet-A, 224 pixels",
-    "keras_nasnetmobile": "Keras: NASNet-Mobile",
-    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2",
-    "keras_xception": "Keras: Xception",
-    "keras_inceptionv3": "Keras: Inception V3",
-    "keras_densenet121": "Keras: DenseNet-121",
-    "keras_efficientnetb0": "Keras: EfficientNet-B0",
-    "keras_mobilenetv2": "Keras: MobileNetV2",
-}
+    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
+    "nasnet_a": "NASNet-A large", "nasnet_a@224": "NASNet-A, 224 pixels", "keras_nasnetmobile": "Keras: NASNet-Mobile",
+    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2", "keras_xception": "Keras: Xception",
+    "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
+    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
+}  # fmt: skip
 BRANCHY = (
     "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
     "keras_inceptionv3",
 )  # fmt: skip
 _SHIPS = {
-    SHIPPED: "the schedule found",
-    "sequential": "one after another",
-    "reference": "onnxruntime",
+    SHIPPED: "the schedule found", "sequential": "one after another", "reference": "onnxruntime",
     "openvino": "OpenVINO",
-}
+}  # fmt: skip
 _LINKS = (
-    ("alignment", PLAIN, "aligned"),
-    ("other rewriting", "aligned", "rewritten"),
-    ("our executor", "rewritten", "sequential"),
-    ("scheduling", "sequential", FOUND),
-    ("all of it", PLAIN, FOUND),
-)
+    ("alignment", PLAIN, "aligned"), ("other rewriting", "aligned", "rewritten"),
+    ("our executor", "rewritten", "sequential"), ("scheduling", "sequential", FOUND), ("all of it", PLAIN, FOUND),
+)  # fmt: skip
 """Each gain by its name: from one alternative to another."""
 
 Entry = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "cpu_networks.json"}}
     options = read_options(__file__, words, takes, write=False)
     results = known_results(options.results)
@@ -262,4 +246,4 @@ def draw(networks: Mapping[str, Entry], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cudnn_graphs import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
+from cudnn_layouts import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
 from testbed import print_table, read_options, write_results
 
 from iosched.models.errors import IoschedError

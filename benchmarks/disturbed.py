@@ -56,7 +56,7 @@ class Searched:
     predicted_us: float
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, network="squeezenet", searches=2, seconds=5.0, rounds=15, output=Path)
     candidates: Candidates = {}
     with CpuBackend(zoo_model(options.network)) as backend:
@@ -122,4 +122,4 @@ def row(kind: str, found: Sequence[Searched], samples: Sequence[Sequence[float]]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

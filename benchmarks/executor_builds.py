@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -45,7 +44,7 @@ RUNS = 20  # in a sample
 HEADERS = ("model", "library", "median us", "times as fast as the first", "95 % interval")
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, {"builds": {"nargs": "+"}}, rounds=101, output=Path)
     os.environ[SHARE_VARIABLE] = "1"  # all take the same cores, in turn
     files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.builds)}
@@ -56,10 +55,9 @@ def main(words: Sequence[str]) -> None:
     models = {"squeezenet": zoo_model("squeezenet"), "pairs": pairs_model()}
     measured = {name: measure(model, loaded, options.rounds) for name, model in models.items()}
     print_table(HEADERS, [row for name, found in measured.items() for row in rows(name, found)])
-    samples = {
-        name: {each: [round(us, 2) for us in found[each].samples_us] for each in found}
-        for name, found in measured.items()
-    }
+    samples = {}
+    for name, found in measured.items():
+        samples[name] = {each: [round(us, 2) for us in found[each].samples_us] for each in found}
     write_results(options, {"samples_us": samples})
 
 
@@ -107,4 +105,4 @@ def rows(model: str, found: Mapping[str, Measurement]) -> list[Sequence[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -53,7 +53,7 @@ ALONE_EVERY = 5
 AT_A_TIME = 20  # variants in a row of the table
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, spaces=("mnasnet:64", "inception:64"), variants=100, threads=int, minutes=5.0, list=False,
         work=RESULTS / "exploring", output=Path,
@@ -204,4 +204,4 @@ def sizes_table(stages: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -11,7 +11,6 @@ Options:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +25,7 @@ Trial = Mapping[str, Any]
 """A trial as `trials_of` says it."""
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, {"study": Path}, output=Path)
     found = study_in(options.study)
     trials = trials_of(found)
@@ -71,4 +70,4 @@ def row(trial: Trial) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

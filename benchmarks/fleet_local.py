@@ -68,14 +68,13 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
             for workers in WORKERS
         }
         ups = [one / two for one, two in zip(walls["1 worker"], walls["2 workers"], strict=True)]
-        rows.append(
-            [f"`{command}`", *(range_text(walls[workers], ".0f") for workers in WORKERS), range_text(ups, ".2f")]
-        )
+        seconds = (range_text(walls[workers], ".0f") for workers in WORKERS)
+        rows.append([f"`{command}`", *seconds, range_text(ups, ".2f")])
     headers = ["", *(f"{workers}: seconds" for workers in WORKERS), "two are as fast as one, times"]
     return markdown_table(headers, rows)
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, rounds=ROUNDS, output=Path, page=Path)
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
@@ -90,4 +89,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

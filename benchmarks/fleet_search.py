@@ -151,12 +151,11 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(headers, rows)
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     takes = {"models": list(MODELS)}
     options = read_options(__file__, words, takes, workers=(1, 16), rounds=ROUNDS, output=Path, page=Path)
-    ray_transport.local_places = partial(
-        unbound_places, lanes=LANES
-    )  # more workers than cores, which the command line refuses
+    # More workers than cores, which the command line refuses.
+    ray_transport.local_places = partial(unbound_places, lanes=LANES)
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for text in options.models:
@@ -176,4 +175,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -13,7 +13,6 @@ Options:
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -167,10 +166,8 @@ def unlike(seeds: int = SEEDS) -> list[dict[str, Any]]:
     found = []
     for name, speeds in MIXES.items():
         workers = len(speeds)
-        ways = {
-            "generations": as_published(workers, round(56.5 * workers)),
-            "steady state": steady(workers, 500 * workers),
-        }
+        generations = as_published(workers, round(56.5 * workers))
+        ways = {"generations": generations, "steady state": steady(workers, 500 * workers)}
         found += [{"mix": name, "way": way, **asdict(runs(Cluster(speeds), made, seeds))} for way, made in ways.items()]
     return found
 
@@ -243,9 +240,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """The tables of the page, by name, as Markdown."""
     makers = {"table_5": _table_5, "figure_7": _figure_7, "barrier": _barrier, "unlike": _unlike, "beyond": _beyond}
     made = {name.replace("_", "-"): make(results[name]) for name, make in makers.items()}
-    texts = [
-        [row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in results["messages"]
-    ]
+    rows = results["messages"]
+    texts = [[row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in rows]
     return {**made, "messages": markdown_table(["message", "bytes", "and"], texts)}
 
 
@@ -308,7 +304,7 @@ def page_with(page: str, results: Mapping[str, Any]) -> str:
     return page
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, output=Path, page=Path)
     makers = (table_5, figure_7, barrier, unlike, beyond)
     made = {make.__name__: make() for make in makers}
@@ -321,4 +317,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +62,8 @@ COMMANDS = 20
 UP_S = 120.0
 
 
-@dataclass
-class Passed:
-    """What passes about calls: bytes of each message.
-
-    Attributes:
-        sent: from the driver to workers.
-        received: from workers to the driver.
-    """
-
-    sent: list[int] = field(default_factory=list)
-    received: list[int] = field(default_factory=list)
-
-    def __sub__(self, earlier: Passed) -> Passed:
-        return Passed(self.sent[len(earlier.sent) :], self.received[len(earlier.received) :])
-
-    def copy(self) -> Passed:
-        return Passed([*self.sent], [*self.received])
+Passed = Mapping[str, list[int]]
+"""What passes about calls: bytes of each message that is `sent` to workers, and `received` from them."""
 
 
 class Counted:
@@ -91,12 +75,12 @@ class Counted:
 
     def send(self, command: Command) -> None:
         if isinstance(command, Send):
-            self._passed.sent.append(len(command.message))
+            self._passed["sent"].append(len(command.message))
         self._inner.send(command)
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
         events = self._inner.receive(timeout_s)
-        self._passed.received += [len(event.message) for event in events if isinstance(event, Said)]
+        self._passed["received"] += [len(event.message) for event in events if isinstance(event, Said)]
         return events
 
     def close(self) -> None:
@@ -112,7 +96,7 @@ def unbound_places(workers: int, threads: int | None, lanes: int | None = None) 
 @contextmanager
 def pool_of(workers: int) -> Iterator[tuple[ClusterPool, Passed]]:
     """A pool whose workers are all up, and have each had something to do."""
-    passed = Passed()
+    passed: Passed = {"sent": [], "received": []}
     with (
         tempfile.TemporaryDirectory() as folder,
         surroundings(Path(folder)),
@@ -171,7 +155,7 @@ def tasks(what: str, number: int) -> list[Task[Any]]:
 def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
     """Does the works of a round once, each of which takes `each_s` beside what it sleeps."""
     asked = tasks(what, number)
-    before = passed.copy()
+    before = {way: len(messages) for way, messages in passed.items()}
     begun = time.monotonic()
     pending = [pool.submit(each) for each in asked]
     done(pool, pending, 10 * sum(lengths_s(what, number)) + UP_S)
@@ -179,13 +163,12 @@ def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float
     found = [each.result() for each in pending]
     if what == "jobs":
         assert [each.of[0].values for each in found] == [{"score": index} for index in range(len(found))]
-    during = passed - before
+    during = {way: messages[before[way] :] for way, messages in passed.items()}
     return {
         "each_s": each_s,
         "alone_s": sum(lengths_s(what, number)) + len(lengths_s(what, number)) * each_s,
         "wall_s": wall_s,
-        "sent": {"messages": len(during.sent), "nbytes": sum(during.sent)},
-        "received": {"messages": len(during.received), "nbytes": sum(during.received)},
+        **{way: {"messages": len(each), "nbytes": sum(each)} for way, each in during.items()},
     }
 
 
@@ -237,7 +220,7 @@ def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, fo
     return format(statistics.median(run[way][which] for run in runs) / LENGTHS[what][0], form)
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, workers=(1, 2, 4), rounds=ROUNDS, output=Path, page=Path)
     ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
     runs, commands = [], []
@@ -256,4 +239,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

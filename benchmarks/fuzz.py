@@ -37,9 +37,8 @@ os.environ.update(children.environment())  # before numpy is loaded
 
 import onnx
 from fuzz_corpus import SPACE, WEIGHTS, Corpus, Seed, made
-from fuzz_graphs import edit_graph
+from fuzz_graphs import edit_graph, edited_schedule
 from fuzz_mutations import damage_fields, damage_sqlite, damaged_bytes, damaged_json
-from fuzz_schedules import edited_schedule
 from testbed import keep_results, known_results, read_options
 
 from iosched.models.version import iosched_commit
@@ -126,9 +125,10 @@ def _changed(seed: Seed, way: str, random: Random) -> bytes:
     return proto.SerializeToString()
 
 
+Commands = tuple[tuple[tuple[str, ...], float], ...]
 _CPU = ("--threads", "2")
 _STRICT = ("--strict",)  # a plan of ours that fails ends with an error, and does not end with plain onnxruntime
-_MODEL_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
+_MODEL_COMMANDS: Commands = (
     (("run", "m.onnx", *_CPU), 40),
     (("run", "m.onnx", *_CPU, "--check", "--json", "--output", "o.npz"), 25),
     (("inspect", "m.onnx", "--json"), 10),
@@ -166,7 +166,7 @@ def schedule_case(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> 
     return Case(f"{way} inside the model" if inside else way, words)
 
 
-_SCHEDULE_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
+_SCHEDULE_COMMANDS: Commands = (
     (("run", "m.onnx", "--schedule", "s.json", *_CPU, "--check"), 50),
     (("show", "s.json"), 10),
     (("show", "s.json", "--format", "html"), 10),
@@ -175,10 +175,7 @@ _SCHEDULE_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("explain", "s.json", "y", "--model", "m.onnx"), 5),
     (("optimize", "m.onnx", "--device", "v100", "--schedule-from", "s.json", "-q"), 10),
 )
-_CARRIED_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
-    (("run", "m.onnx", *_CPU, "--check"), 80),
-    (("show", "m.onnx"), 20),
-)
+_CARRIED_COMMANDS: Commands = ((("run", "m.onnx", *_CPU, "--check"), 80), (("show", "m.onnx"), 20))
 
 
 def _carrying(corpus: Corpus, name: str, schedule: bytes) -> Seed:
@@ -261,10 +258,8 @@ def _settings(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case
 
 
 KINDS: Mapping[str, Callable[[Corpus, Random, children.Sandbox], Case]] = {
-    "models": model_case,
-    "schedules": schedule_case,
-    "stores": store_case,
-}
+    "models": model_case, "schedules": schedule_case, "stores": store_case,
+}  # fmt: skip
 
 
 def corpus() -> Corpus:

@@ -170,8 +170,7 @@ def _study(folder: Path) -> bytes:
 
 
 def _bench(times: float) -> str:
-    samples = {
-        name: [base * times + step for step in range(12)] for name, base in (("iosched", 90.0), ("sequential", 120.0))
-    }
+    bases = {"iosched": 90.0, "sequential": 120.0}
+    samples = {name: [base * times + step for step in range(12)] for name, base in bases.items()}
     rows = [{"name": name, "median_us": 1.0, "samples": 12, "speedup": 1.0} for name in samples]
     return json.dumps({"model": "m", "device": "cpu", "batch_size": 1, "rows": rows, "samples_us": samples}) + "\n"

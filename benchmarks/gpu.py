@@ -23,7 +23,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from gpu_cases import CALL_S, PIECES, Case, key_of
 from gpu_child import CASE, NO_GPU, Child, Children, NoGpuError
@@ -42,14 +42,6 @@ MOST_TIMES = 2.0
 
 CLOSING_S = 4.0
 """Left at the end, so that nothing which is nearly done is cut off."""
-
-
-class Starts(Protocol):
-    """Starts the processes of cases; `Children`, but for tests."""
-
-    def begin(self, case: Case) -> Child:
-        """Prepares a case on the host."""
-        ...
 
 
 def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
@@ -93,7 +85,7 @@ def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
 def measure(
     cases: Sequence[Case],
     results: Results,
-    children: Starts,
+    children: Children,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -110,7 +102,7 @@ def measure(
 
 
 def _measure_once(
-    cases: Sequence[Case], results: Results, children: Starts, deadline: float, clock: Callable[[], float]
+    cases: Sequence[Case], results: Results, children: Children, deadline: float, clock: Callable[[], float]
 ) -> int:
     """Gives each of `cases` one turn as far as there is time, and returns how many had one."""
     queue, count = _Queue(cases, children), 0
@@ -151,7 +143,7 @@ def _measure_one(case: Case, child: Child, results: Results, seconds: float, lim
 class _Queue:
     """Cases that wait, of which the next one is prepared already."""
 
-    def __init__(self, cases: Sequence[Case], children: Starts) -> None:
+    def __init__(self, cases: Sequence[Case], children: Children) -> None:
         self._cases, self._children = list(cases), children
         self._prepared: dict[str, Child] = {}
 

@@ -16,8 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 from gpu_cases import JAX, ONNXRUNTIME, NetworkCase
-from gpu_prepare import PAPER, Paper, Prepared, alone, on_paper, timed
-from peer import Peer
+from gpu_prepare import PAPER, Paper, Peer, Prepared, alone, on_paper, timed
 from testbed import compared, gpu_spec
 
 from iosched import Effort, IoschedError, Model, Schedule, SearchResult, search

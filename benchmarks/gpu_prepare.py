@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -21,6 +21,20 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.cuda.cudnn.target import load_cudnn
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
+
+
+@dataclass(frozen=True, eq=False)
+class Peer:
+    """A network that is ready to run on inputs that lie on the GPU.
+
+    Attributes:
+        time: runs it so many times in a row, and tells the microseconds of each; the first finds the GPU idle.
+        outputs: what it computes, by the names of the model's outputs; None where that cannot be read back.
+    """
+
+    time: Callable[[int], Sequence[float]]
+    outputs: Callable[[], Mapping[str, np.ndarray]] | None
+
 
 PAPER = "h100"
 """The GPU whose specification stands in where that of the attached one is not known."""

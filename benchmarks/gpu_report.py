@@ -17,7 +17,6 @@ Options:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -43,7 +42,7 @@ Cases = Mapping[str, Entry]
 Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, {"results": {"type": Path, "nargs": "+"}}, plot=Path, batch=1, precision="fp32", predicted=str
     )
@@ -157,11 +156,8 @@ def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:
 def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
     model = zoo_model(each["network"], each["batch"])
     opened = PaperGpu(spec).open(model, OpenSettings(precision=each["precision"]))
-    schedules = {
-        BASE: sequential(opened.graph),
-        "greedy": greedy(opened.graph),
-        "paper": search(opened.graph, opened.cost, effort=opened.effort).schedule,
-    }
+    schedules = {BASE: sequential(opened.graph), "greedy": greedy(opened.graph)}
+    schedules["paper"] = search(opened.graph, opened.cost, effort=opened.effort).schedule
     return {name: sum(map(opened.cost.stage_latency_us, each.stages)) for name, each in schedules.items()}
 
 
@@ -301,4 +297,4 @@ def plot(path: Path, found: Sequence[Entry], title: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

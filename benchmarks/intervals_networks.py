@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from analytic import cost_of, graph_of, schedules
-from intervals_kernels import widened
 from launches import PUBLISHED, Published
 from published import (
     BATCH_CROSS_MS,
@@ -43,6 +42,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 
+STUDENT = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943}  # two-sided 90 %, by degrees of freedom
 LAUNCHES = ("kernel_us", "issue_us", "fork_us")
 EXACT = {"convolution": Spread(0.0, 0.0)}
 NOTHING = Spreads(
@@ -81,6 +81,11 @@ class LeftOut:
         return AnalyticUncertainty(cost_of(self.name, self.constants), "streams", spreads)
 
 
+def widened(value: float, n: int) -> float:
+    """A standard deviation around zero that is known from `n` values, for a normal interval that allows for that."""
+    return value * STUDENT[n] / NORMAL
+
+
 def left_out(record: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[LeftOut]:
     """Every network, by the constants that `analytic.py` wrote."""
     constants = {name: Calibration(**found) for name, found in record["constants"].items()}
@@ -96,9 +101,8 @@ def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
         for each in networks
         for name in STRATEGIES[1:]
     ]
-    launches = [
-        log(getattr(each.constants, name) / getattr(CALIBRATION, name)) for each in networks for name in LAUNCHES
-    ]
+    pairs = [(each.constants, name) for each in networks for name in LAUNCHES]
+    launches = [log(getattr(found, name) / getattr(CALIBRATION, name)) for found, name in pairs]
     return replace(
         known,
         short_by_networks=widened(_deviation(latencies), len(networks)),
@@ -225,9 +229,8 @@ def _batch_latencies(spreads: Spreads) -> Found:
 
 def _batch_speedups(spreads: Spreads) -> Found:
     for batch, (plain_ms, found_ms) in BATCH_MS.items():
-        ratio = _known(spreads, INCEPTION, batch=batch).ratio(
-            _plain(INCEPTION, batch), _searched(INCEPTION, batch=batch)
-        )
+        plain, found = _plain(INCEPTION, batch), _searched(INCEPTION, batch=batch)
+        ratio = _known(spreads, INCEPTION, batch=batch).ratio(plain, found)
         yield f"batch {batch}", (plain_ms / found_ms, ratio)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gpu_prepare import Peer
 from jax import lax
-from peer import Peer
 
 from iosched.models.model import Model
 from iosched.models.node_attributes import values
@@ -100,10 +100,6 @@ def _windows(a: Mapping[str, Any], x: Any, start: float, combine: Any) -> Any:
     return found[(..., *(slice(extent) for extent in (a[""] or found.shape)[2:]))]
 
 
-def _max_pool(a: Mapping[str, Any], x: Any) -> Any:
-    return _windows(a, x, -jnp.inf, lax.max)
-
-
 def _average_pool(a: Mapping[str, Any], x: Any) -> Any:
     rank = len(a["kernel_shape"])
     ones = jnp.ones_like(x[:1, :1])
@@ -127,13 +123,9 @@ def _gemm(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     return product if b is None else product + a.get("beta", 1.0) * b
 
 
-def _flatten(a: Mapping[str, Any], x: Any) -> Any:
-    return x.reshape((int(np.prod(x.shape[: a.get("axis", 1)])), -1))
-
-
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Conv": _conv,
-    "MaxPool": _max_pool,
+    "MaxPool": lambda a, x: _windows(a, x, -jnp.inf, lax.max),
     "AveragePool": _average_pool,
     "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdims=True),
     "BatchNormalization": _batch_norm,
@@ -141,6 +133,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": lambda a, x, y: x + y,
     "Sum": lambda a, *terms: sum(terms[1:], start=terms[0]),
     "Concat": lambda a, *terms: jnp.concatenate(terms, a["axis"]),
-    "Flatten": _flatten,
+    "Flatten": lambda a, x: x.reshape((int(np.prod(x.shape[: a.get("axis", 1)])), -1)),
     "Gemm": _gemm,
 }

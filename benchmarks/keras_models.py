@@ -61,9 +61,8 @@ def _hold(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
     used = {name for node in proto.graph.node for name in node.input}
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
-    proto.graph.initializer.extend(
-        onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
-    )
+    held = (onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
+    proto.graph.initializer.extend(held)
 
 
 def _as_if_trained(keras: Any, model: Any) -> None:

@@ -10,7 +10,6 @@ Options:
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,9 +104,8 @@ def _rounded(value: float | np.floating) -> float:
 
 def family(row: Row) -> str:
     """The operators that are one in the tables."""
-    return {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}.get(
-        row.operator, "elementwise"
-    )
+    kinds = {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}
+    return kinds.get(row.operator, "elementwise")
 
 
 def _size(row: Row) -> str:
@@ -240,7 +238,7 @@ def main() -> None:
     rows = read(arguments.data)
     found = predict(rows)
     record = {"split": split(rows), "microseconds_a_kernel": microseconds_a_kernel(rows), **tables(found)}
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
     write_results(arguments, record, seeds={})
     if arguments.plot:
         plot(found, arguments.plot)

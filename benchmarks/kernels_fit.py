@@ -187,7 +187,7 @@ def main() -> None:
     record = rounded(fit_tensor(rows, fit(rows, GPUS, known)))
     if not arguments.only_all:
         record["left_out"] = left_out(rows, known)
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
     write_results(arguments, record, seeds={"sample": SEED})
 
 

@@ -14,7 +14,6 @@ Options:
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -24,7 +23,7 @@ from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -36,7 +35,7 @@ from iosched import Block, Model, Operator, Schedule, Stage, load_model, write_m
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.wiring import reads
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.model import OpenvinoModel
@@ -46,14 +45,7 @@ OURS, OPENVINO = "ours", "openvino"
 PIECE_ROUNDS = 9
 
 
-class Opened(Protocol):
-    """A model that is ready to run."""
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]: ...
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]: ...
-
-    def close(self) -> None: ...
+Opened = CompiledModel | OpenvinoModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +71,7 @@ class Chain:
             opened.close()
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measures each network and prints the table."""
     options = read_options(__file__, words, {"models": {"nargs": "+"}}, pieces=8, budget=60.0, rounds=15, output=Path)
     found: dict[str, dict[str, Any]] = {}
@@ -207,4 +199,4 @@ def _value(model: Model, name: str) -> onnx.ValueInfoProto:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

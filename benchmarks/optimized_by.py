@@ -20,9 +20,9 @@ import os
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,14 +50,14 @@ while True:
 KEPT = ("latency_us", "shipped", "reason", "verdict", "candidate", "optimal", "search", "check")
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     versions = {"action": "append", "required": True}
     takes = {"models": {"nargs": "+"}}
     options = read_options(__file__, words, takes, version=versions, load=("none",), repeats=1, output=Path)
     calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
     done = {_key(each) for each in calls}
     commands = {name: str(Path(command).absolute()) for name, command in (v.split("=", 1) for v in options.version)}
-    for source, load, repeat in _asked(options):
+    for source, load, repeat in product(options.models, options.load, range(options.repeats)):
         for version in list(commands)[:: 1 if repeat % 2 == 0 else -1]:
             asked = {"model": short_name(source), "load": load, "repeat": repeat, "version": version}
             if _key(asked) in done:
@@ -66,13 +66,6 @@ def main(words: Sequence[str]) -> None:
             print_table(HEADERS, [row(calls[-1])])
             write_results(options, {"calls": calls}, rivals=("openvino",), goes_on=True)
     print_table(HEADERS, [row(each) for each in calls])
-
-
-def _asked(options: Namespace) -> Iterator[tuple[str, str, int]]:
-    for source in options.models:
-        for load in options.load:
-            for repeat in range(options.repeats):
-                yield source, load, repeat
 
 
 def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
@@ -88,14 +81,8 @@ def called(command: str, source: str, load: str) -> dict[str, Any]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         environment |= {"IOSCHED_PROFILE_DB": str(folder / "profile.db")}
         started = time.monotonic()
-        done = subprocess.run(
-            [command, "optimize", "model.onnx", "--json", "-q"],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [command, "optimize", "model.onnx", "--json", "-q"]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         seconds = round(time.monotonic() - started, 1)
     if done.returncode:
         raise SystemExit(f"{command} optimize {source}: exit code {done.returncode}\n{done.stderr[-2000:]}")
@@ -135,4 +122,4 @@ def row(call: Mapping[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

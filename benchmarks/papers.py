@@ -8,7 +8,6 @@ The papers are Ding's thesis on IOS, its conference version (MLSys 2021), and DO
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -161,12 +160,8 @@ def _us(cost: AnalyticCost, stages: Sequence[Stage]) -> float:
 
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
-TABLE_3_1 = {
-    "squeezenet": 6,
-    "inception_v3": 11,
-    "nasnet_a": 18,
-    "randwire": 33,
-}  # operators of the block counted there
+# operators of the block counted there
+TABLE_3_1 = {"squeezenet": 6, "inception_v3": 11, "nasnet_a": 18, "randwire": 33}
 MATRICES: dict[str, tuple[tuple[str, ...], tuple[int, ...], SearchStrategy]] = {
     "devices": (("v100", "k80"), (1,), "both"),
     "batch-sizes": (("v100",), (1, 32, 128), "both"),
@@ -176,7 +171,7 @@ MATRICES: dict[str, tuple[tuple[str, ...], tuple[int, ...], SearchStrategy]] = {
 CHAINS = {"figure 3.4": (2, 1), "1 of 3": (3,), "2 of 2": (2, 2), "3 of 4": (4, 4, 4)}  # lengths of independent chains
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options(__file__, arguments, networks=tuple(NETWORKS), device="v100", **OUTPUTS)
     record: Record = {
         "chains": {name: chains(lengths) for name, lengths in CHAINS.items()},
@@ -199,9 +194,8 @@ def chains(lengths: Sequence[int]) -> Record:
     """Figures 3.4 and 3.5: states and transitions of independent chains, without the empty ones."""
     spec = TensorSpec("x", "float32", (1,))
     names = [["x", *(f"{chain}.{place}" for place in range(length))] for chain, length in enumerate(lengths)]
-    operators = tuple(
-        Operator(name, "Relu", (name,), (before,), (name,)) for chain in names for before, name in pairwise(chain)
-    )
+    pairs = [pair for chain in names for pair in pairwise(chain)]
+    operators = tuple(Operator(name, "Relu", (name,), (before,), (name,)) for before, name in pairs)
     tensors = tuple(replace(spec, name=operator.name) for operator in operators)
     graph = ComputationGraph("chains", (spec,), tuple(chain[-1] for chain in names), operators, tensors)
     (found,) = count_blocks(graph, [tuple(graph.by_name)], Pruning(None, None))
@@ -320,4 +314,4 @@ def _table_5(graph: ComputationGraph, schedule: Schedule, latency_us: float) -> 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -57,7 +57,7 @@ class Searched:
     predicted_gap: float | None
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     takes = {"models": ["zoo:squeezenet", "light_shufflenet"]}
     options = read_options(__file__, words, takes, pairs=1, gap=2.0, rounds=21, output=Path)
     calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
@@ -130,4 +130,4 @@ def rows(call: Mapping[str, Any]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

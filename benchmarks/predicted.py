@@ -43,7 +43,7 @@ SIZE = 64
 HEADERS = ("network", "schedule", "operators", "stages", "measured us", "predicted / measured", "now", "after a rest")
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=12, seed=0, rounds=15, output=Path)
     found = []
     for seed in range(options.seed, options.seed + options.networks):
@@ -135,4 +135,4 @@ def summaries(found: Sequence[dict[str, object]]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -59,7 +59,7 @@ LEVEL = 0.95
 AT_A_TIME = 20  # networks in a row of the table of seconds
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, variants=60, size=64, threads=int, minutes=5.0, passes=9, work=RESULTS / "rank", output=Path
     )
@@ -296,4 +296,4 @@ def seconds_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tu
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -91,7 +91,7 @@ class Pair:
     more: Searched
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, network="squeezenet", block=int, list=False, pairs=3, rounds=15, most=2000, output=Path
     )
@@ -208,18 +208,12 @@ def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
 def _row(options: Namespace, calls: Sequence[Mapping[str, Any]]) -> list[str]:
     pairs = [pair for call in calls for pair in call["pairs"]]
     equal = sum(pair["default"]["candidate"] == pair["more"]["candidate"] for pair in pairs)
-    return [
-        Path(options.network).stem,
-        "all" if options.block is None else str(options.block),
-        str(max(pair["more"]["measurements"] for pair in pairs)),
-        str(len(pairs)),
-        str(equal),
-        f"{mean(pair['default']['measurements'] for pair in pairs):.0f}",
-        f"{mean(pair['more']['measurements'] for pair in pairs):.0f}",
-        regret_text([ratios for call in calls for ratios in paired_ratios(call)]),
-        regret_text([ratios for call in calls for ratios in ratios_to_best(call)]),
-        f"{mean(pair['default']['gap'] for pair in pairs):.1%}",
-    ]
+    most = max(pair["more"]["measurements"] for pair in pairs)
+    measured = (f"{mean(pair[way]['measurements'] for pair in pairs):.0f}" for way in ("default", "more"))
+    regrets = (regret_text([each for call in calls for each in of(call)]) for of in (paired_ratios, ratios_to_best))
+    block = "all" if options.block is None else str(options.block)
+    cells = [Path(options.network).stem, block, str(most), str(len(pairs)), str(equal), *measured, *regrets]
+    return [*cells, f"{mean(pair['default']['gap'] for pair in pairs):.1%}"]
 
 
 def paired_ratios(call: Mapping[str, Any]) -> list[list[float]]:
@@ -261,4 +255,4 @@ def bootstrap(ratios: Sequence[Sequence[float]], draws: int = DRAWS, seed: int =
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

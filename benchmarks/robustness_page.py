@@ -36,9 +36,8 @@ _MOUNTED = "working folder, home and folder for temporary files each full after 
 def page(fuzz: Any, faults: Any, soak: Any, suite: Any) -> str:
     """The text of the page."""
     kinds, tried = faults["kinds"], fuzz["kinds"]
-    killed, began, written = (
-        Counter(each) for each in (kinds["kills"]["counts"], kinds["amid"]["counts"], kinds["writers"])
-    )
+    told = kinds["kills"]["counts"], kinds["amid"]["counts"], kinds["writers"]
+    killed, began, written = map(Counter, told)
     lines = sum((Counter(found["lines"]) for found in tried.values()), Counter[str]())
     ended = sum(count for what, count in written.items() if what.startswith("exit code"))
     return TEMPLATE.read_text(encoding="utf-8").format(
@@ -127,9 +126,8 @@ def _growth(soak: Mapping[str, Any]) -> str:
     for kind, words in _WHAT_GROWS.items():
         if (found := soak.get(kind)) is None:
             continue
-        halves = [
-            f"{found[series][to] - found[series][since]:,}" for series in _SERIES for since, to in ((1, 5), (5, 10))
-        ]
+        spans = [(series, *ends) for series in _SERIES for ends in ((1, 5), (5, 10))]
+        halves = [f"{found[series][to] - found[series][since]:,}" for series, since, to in spans]
         rows.append((words, f"{found['number']:,}", *halves))
     return markdown(heads, rows)
 

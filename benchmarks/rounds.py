@@ -32,7 +32,7 @@ from typing import Any
 
 from cpu_models import cpu_model, short_name
 from search import NOISE, Analytic, Timed, TwoLanes
-from testbed import RESULTS, known_results, markdown_table, read_options, with_table, write_results
+from testbed import RESULTS, interval_text, known_results, markdown_table, read_options, with_table, write_results
 
 from iosched import ComputationGraph, Effort, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
@@ -180,14 +180,9 @@ def _cells(row: Row) -> list[str]:
     sizes = row["sizes"]
     asked = sum(sizes) - row["in_vain"]
     low, middle, high = (quantile(sizes, part) for part in (0.25, 0.5, 0.75))
-    return [
-        TITLES[row["model"]],
-        f"{asked:,}",
-        str(row["in_vain"]),
-        str(len(sizes)),
-        f"{middle:g} ({low:g} to {high:g}), {max(sizes)}",
-        *(f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS),
-    ]
+    counts = f"{asked:,}", str(row["in_vain"]), str(len(sizes))
+    gains = (f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS)
+    return [TITLES[row["model"]], *counts, f"{interval_text(middle, low, high, 'g')}, {max(sizes)}", *gains]
 
 
 def with_tables(text: str, new: Mapping[str, str]) -> str:
@@ -197,7 +192,7 @@ def with_tables(text: str, new: Mapping[str, str]) -> str:
     return text
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Searches for each model that is named; without any, prints the tables of the results file."""
     options = read_options(__file__, words, {"models": []}, cpu=False, output=Path, write=False)
     rows: list[Row] = []
@@ -221,4 +216,4 @@ def _rows(path: Path) -> list[Row]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

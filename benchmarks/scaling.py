@@ -12,7 +12,6 @@ Options:
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +124,7 @@ def main() -> None:
     """Prints the tables."""
     arguments = read_options(__file__, data={"type": Path, "required": True}, output=Path)
     record = {"kernels of a network": KERNELS, **tables(read(arguments.data))}
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(record, indent=1))
     write_results(arguments, record, seeds={"networks": SEED})
 
 

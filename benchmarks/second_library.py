@@ -10,7 +10,6 @@ with the two libraries in 32-bit floats, and how far off it is from onnxruntime.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from iosched.runtime.cores import cpu_count
 from iosched.runtime.inputs import random_inputs
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measures each model and prints the table."""
     precision = {"choices": ("bf16", "fp16")}
     takes = {"models": {"nargs": "+"}}
@@ -90,4 +89,4 @@ def samples_of(openers: Openers, rounds: int) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -87,7 +87,7 @@ def measured(
             for line in lines:
                 time.sleep(0.2)
                 for server in servers[line]:
-                    tell(server, f"{seconds}\n")
+                    print(seconds, file=server.stdin, flush=True)
                 runs_us = [run for server in servers[line] for run in json.loads(heard(server))]
                 found[line.name] += runs_us if number >= 0 else []
     return found
@@ -106,12 +106,6 @@ def started(stack: ExitStack, network: str, line: Line, group: Path | None) -> s
     return server
 
 
-def tell(server: subprocess.Popen[str], text: str) -> None:
-    assert server.stdin is not None
-    server.stdin.write(text)
-    server.stdin.flush()
-
-
 def heard(server: subprocess.Popen[str]) -> str:
     assert server.stdout is not None
     return server.stdout.readline()
@@ -124,14 +118,12 @@ def serve(network: str, threads: int, is_pinned: bool) -> None:
         backend.cpus.is_pinned = is_pinned and threads > 1
         compiled, inputs = backend.compile(sequential(backend.graph)), random_inputs(model.graph.inputs)
         compiled.time(inputs, 3)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        print("ready", flush=True)
         for text in sys.stdin:
             end, runs_us = time.monotonic() + float(text), []
             while time.monotonic() < end:
                 runs_us += compiled.time(inputs, 1)
-            sys.stdout.write(json.dumps([round(us) for us in runs_us]) + "\n")
-            sys.stdout.flush()
+            print(json.dumps([round(us) for us in runs_us]), flush=True)
 
 
 def row(line: Line, found: dict[str, list[int]], taken_s: float) -> tuple[str, ...]:

@@ -53,10 +53,8 @@ def write(path: Path) -> None:
     """One Relu, with the schedule that `optimize` would have found: there is only one."""
     node = helper.make_node("Relu", ["x"], ["y"])
     model = iosched.load_model(model_of([node], ["x"], ["y"], (1, 8)))
-    device = {"kind": "cpu", "name": cpu_name()}
-    document = iosched.ScheduleDocument(
-        *(model.name, model.digest, model.bindings, "float32", device), sequential(model.graph)
-    )
+    about = (model.name, model.digest, model.bindings, "float32", {"kind": "cpu", "name": cpu_name()})
+    document = iosched.ScheduleDocument(*about, sequential(model.graph))
     onnx.save(iosched.annotated(model, document), path)
 
 

@@ -35,7 +35,7 @@ _FLOPS = 2_000_000  # of an operator of the cheapest kind
 _HEADERS = ("graph", "operators", "seconds", "peak MiB", "measured", "blocks", "against greedy", "against sequential")
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     shapes = {"nargs": "*", "default": list(SHAPES), "choices": list(SHAPES)}
     options = read_options(__file__, words, shapes=shapes, one={"choices": list(SHAPES)}, output=Path)
     if options.one is not None:
@@ -145,4 +145,4 @@ SHAPES: dict[str, Callable[[], ComputationGraph]] = {
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

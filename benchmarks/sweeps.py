@@ -70,9 +70,9 @@ are like each) and what each round's `whole` and `sums` by quarters took in micr
 rounds, has all sums by stage."""
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
-        __file__, words, models=tuple(MODELS), rounds=31, seconds=15.0, minutes=5.0, list=False, output=Path
+        __file__, words, models=MODELS, rounds=31, seconds=15.0, minutes=5.0, list=False, output=Path
     )
     deadline = time.monotonic() + 60 * options.minutes
     known = known_results(options.output)
@@ -168,21 +168,14 @@ class Subject:
         return quantile(self.whole.time(inputs, 2 + IN_A_ROW)[2:], 0.5), found
 
     def summary(self, turns: Sequence[Turn]) -> Mapping[str, Any]:
-        counts = [count for _stage, count in self.stages]
-        return {
-            "stages": counts,
-            "rounds": [
-                {
-                    "whole": round(whole, 2),
-                    "sums": {str(key): round(float(np.dot(each, counts)), 2) for key, each in found.items()},
-                }
-                for whole, found in turns
-            ],
-            "stage_us": {
-                str(key): [round(median(column), 2) for column in zip(*(found[key] for _, found in turns), strict=True)]
-                for key in turns[0][1]
-            },
-        }
+        counts, rounds, stage_us = [count for _stage, count in self.stages], [], {}
+        for whole, found in turns:
+            sums = {str(key): round(float(np.dot(each, counts)), 2) for key, each in found.items()}
+            rounds.append({"whole": round(whole, 2), "sums": sums})
+        for key in turns[0][1]:
+            columns = zip(*(found[key] for _, found in turns), strict=True)
+            stage_us[str(key)] = [round(median(column), 2) for column in columns]
+        return {"stages": counts, "rounds": rounds, "stage_us": stage_us}
 
 
 def subject(there: OpenOnCpu, schedule: Schedule) -> Subject:
@@ -270,4 +263,4 @@ def percent(parts: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

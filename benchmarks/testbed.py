@@ -1,4 +1,4 @@
-"""What the ablations share: a network on a device, and the file that results go to."""
+"""What the scripts share: the command line, networks on devices, results with their provenance, tables and charts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
@@ -120,6 +121,23 @@ def open_bed(
             None if there.here is None else partial(_in_turn, model, there.here),
             partial(measured_stage_us, _warm(there.cost)) if isinstance(there, OpenOnCpu) else None,
         )
+
+
+RowsOf = Callable[[str, int, Bed], Iterable[Any]]
+Plot = Callable[[Path, str, Sequence[Any]], None]
+
+
+def ablate(options: Namespace, rows_of: RowsOf, plot: Plot, batch_sizes: Sequence[int] = (1,)) -> list[Any]:
+    """The rows of all networks that are asked for, kept and drawn; each is a dataclass."""
+    rows: list[Any] = []
+    for network, batch_size in product(options.networks, batch_sizes):
+        with open_bed(network, options.device, batch_size, options.profile_db) as bed:
+            title = cost_text(bed)
+            rows += rows_of(network, batch_size, bed)
+    write_results(options, {"device": title, "rows": list(map(asdict, rows))})
+    if options.plot is not None:
+        plot(options.plot, title, rows)
+    return rows
 
 
 def _warm(cost: CpuStageCost) -> CpuStageCost:
@@ -329,9 +347,8 @@ def _lines(value: object) -> str:
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as Markdown."""
-    return "\n".join(
-        [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}", *(f"| {' | '.join(r)} |" for r in rows)]
-    )
+    lines = [f"| {' | '.join(cells)} |" for cells in (headers, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(headers)}", *lines[1:]])
 
 
 def markdown(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

@@ -12,7 +12,6 @@ Options:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -29,7 +28,7 @@ FAMILIES = ("onnxruntime", "openvino", "iosched")
 Way = Mapping[str, Any]
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "throughput-cpu.json"}}
     options = read_options(__file__, words, takes, write=False)
     found = table(known_results(options.results)["rows"])
@@ -74,4 +73,4 @@ def _images(ways: Mapping[str, Way], name: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer import Peer
+from gpu_prepare import Peer
 from torch import nn
 from torch.nn import functional
 

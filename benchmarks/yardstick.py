@@ -58,14 +58,12 @@ def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, lis
 
 def summary(found: dict[str, list[dict[str, list[float]]]]) -> list[tuple[str, list[float], list[float]]]:
     """For each stage its medians, as they are and over the yardstick's."""
-    return [
-        (
-            name,
-            [median(visit["stage"]) for visit in visits],
-            [median(visit["stage"]) / median(visit["yardstick"]) for visit in visits],
-        )
-        for name, visits in found.items()
-    ]
+    rows = []
+    for name, visits in found.items():
+        plain = [median(visit["stage"]) for visit in visits]
+        beside = [median(visit["yardstick"]) for visit in visits]
+        rows.append((name, plain, [us / slow for us, slow in zip(plain, beside, strict=True)]))
+    return rows
 
 
 def variation(values: list[float]) -> float:
