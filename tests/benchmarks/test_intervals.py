@@ -39,7 +39,7 @@ def test_the_package_has_the_spreads_that_were_found(script, record) -> None:
 def test_shared_and_own_spreads_are_told_apart(script) -> None:
     kernels = script("intervals")
     found = kernels.spread(made_up(kernels, [0.2, -0.2, 0.2, -0.2, 0.2]))
-    assert found.shared == pytest.approx(0.2 * kernels.STUDENT[5] / NORMAL, rel=0.02)
+    assert found.shared == pytest.approx(0.2 * script("intervals_networks").STUDENT[5] / NORMAL, rel=0.02)
     assert found.own == pytest.approx(0.1, rel=0.05)
 
 
