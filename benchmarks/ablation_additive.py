@@ -8,6 +8,11 @@ latencies beside the latency of the whole, all schedules in turn (A B C A B C). 
 pairs of schedules that the sum puts in the order in which they were measured. On the CPU, or on an attached GPU
 (`--device cuda`); there the analytic model's latencies of the same stages and schedules stand beside. On the CPU so do
 stages that find all that they touch in the caches, and wholes after a rest: the wrong things to add up and to compare.
+
+Options:
+    --schedules: random schedules of each network
+    --rounds: samples of each schedule
+    --precision: of a GPU
 """
 
 from __future__ import annotations
@@ -23,17 +28,16 @@ from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
-from testbed import SEEDS, Bed, open_bed, option_parser, print_table, write_results
+from kernels import spearman
+from testbed import OUTPUTS, SEEDS, Bed, chart, open_bed, print_table, read_options, write_results
 
+from iosched import Block, ComputationGraph, Schedule, Stage, Strategy, partition
 from iosched.jobs.matrix_cells import schedule_latency_us, stage_latency_us
-from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.device import OpenOnSimulatedGpu, SimulatedGpu
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.scheduler.blocks import partition
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
 
 HEADERS = (
@@ -61,14 +65,13 @@ class Pair:
     rested_us: float | None = None
 
 
-def main(words: Sequence[str]) -> None:
-    parser = option_parser(__doc__, networks="squeezenet,inception_v3", device="cpu")
-    parser.add_argument("--schedules", type=int, default=30, help="random schedules of each network")
-    parser.add_argument("--rounds", type=int, default=15, help="samples of each schedule")
-    parser.add_argument("--precision", choices=PRECISIONS, default=DEFAULT_PRECISION, help="of a GPU")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(words)
-    found = {network: measured_pairs(network, options) for network in options.networks.split(",")}
+def main(words: Sequence[str] | None = None) -> None:
+    precision = {"choices": PRECISIONS, "default": DEFAULT_PRECISION}
+    options = read_options(
+        __file__, words, networks=("squeezenet", "inception_v3"), schedules=30, rounds=15, precision=precision, seed=0,
+        device="cpu", **OUTPUTS,
+    )  # fmt: skip
+    found = {network: measured_pairs(network, options) for network in options.networks}
     print_table(HEADERS, [cells for network, one in found.items() for cells in _rows(network, one)])
     analytic = {network: _analytic(one) for network, one in found.items() if one.stage_us}
     if analytic:
@@ -89,8 +92,6 @@ def main(words: Sequence[str]) -> None:
     device = next(iter(found.values())).device
     write_results(
         options,
-        "ablation_additive",
-        words,
         {"device": device, "networks": content},
         seeds=SEEDS | {"schedules": options.seed},
     )
@@ -227,12 +228,6 @@ def order_accuracy(pairs: Sequence[Pair]) -> float:
     return sum(same) / len(same) if same else 1.0
 
 
-def spearman(pairs: Sequence[Pair]) -> float:
-    """Correlation of the ranks; no two latencies are taken to be equal."""
-    predicted, measured = (np.argsort(np.argsort(values)) for values in _columns(pairs))
-    return float(np.corrcoef(predicted, measured).item(1)) if len(pairs) > 1 else 1.0
-
-
 def fastest_over_predicted(pairs: Sequence[Pair]) -> float:
     """Of the fastest run of each schedule, which nothing disturbed."""
     return median(min(pair.samples_us) / pair.predicted_us for pair in pairs)
@@ -242,7 +237,7 @@ def _summary(pairs: Sequence[Pair], slowness: float) -> dict[str, float]:
     ratio = median(pair.measured_us / pair.predicted_us for pair in pairs)
     return {
         "order_accuracy": round(order_accuracy(pairs), 4),
-        "spearman": round(spearman(pairs), 4),
+        "spearman": round(spearman(*map(np.array, _columns(pairs))), 4),
         "measured_over_predicted": round(ratio, 4),
         "at_the_profiles_speed": round(ratio / slowness, 4),
     }
@@ -254,7 +249,7 @@ def _analytic(found: Found) -> dict[str, float]:
     errors = [abs(theirs - ours) / ours for ours, theirs in found.stage_us if 0 < ours < inf and theirs < inf]
     return {
         "order_accuracy": round(order_accuracy(pairs), 4),
-        "spearman": round(spearman(pairs), 4),
+        "spearman": round(spearman(*map(np.array, _columns(pairs))), 4),
         "stage_error": round(mean(errors), 4) if errors else 0.0,
         "measured_over_analytic": round(median(pair.measured_us / pair.predicted_us for pair in pairs), 4),
     }
@@ -272,19 +267,15 @@ def _cells(network: str, way: str, pairs: Sequence[Pair], slowness: float) -> li
 
 
 def _plot(path: Path, found: dict[str, list[Pair]]) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(found), figsize=(4.4 * len(found), 4), squeeze=False)
-    for axis, (network, pairs) in zip(axes[0], found.items(), strict=True):
-        predicted, measured = ([value / 1e3 for value in values] for values in _columns(pairs))
-        ends = [min(*predicted, *measured), max(*predicted, *measured)]
-        axis.plot(ends, ends, c="#8a8f98", lw=0.8)
-        axis.plot(predicted, measured, "o", c="#4c78a8", ms=4)
-        accuracy = f"{order_accuracy(pairs):.3f} of pairs in order"
-        axis.set(xlabel="sum of stages, ms", ylabel="measured, ms", title=f"{network}: {accuracy}")
-        axis.title.set_fontsize(10)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, 1, len(found), figsize=(4.4 * len(found), 4), squeeze=False) as (_, axes):
+        for axis, (network, pairs) in zip(axes[0], found.items(), strict=True):
+            predicted, measured = ([value / 1e3 for value in values] for values in _columns(pairs))
+            ends = [min(*predicted, *measured), max(*predicted, *measured)]
+            axis.plot(ends, ends, c="#8a8f98", lw=0.8)
+            axis.plot(predicted, measured, "o", c="#4c78a8", ms=4)
+            accuracy = f"{order_accuracy(pairs):.3f} of pairs in order"
+            axis.set(xlabel="sum of stages, ms", ylabel="measured, ms", title=f"{network}: {accuracy}")
+            axis.title.set_fontsize(10)
 
 
 def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
@@ -292,4 +283,4 @@ def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,12 +8,11 @@ The schedule is searched for each batch size. On the CPU give small batch sizes 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
 
 from iosched.scheduler.baselines import greedy, sequential
 
@@ -32,29 +31,19 @@ class Row:
     optimal: bool
 
 
-def main(words: Sequence[str]) -> None:
-    parser = option_parser(__doc__, networks="inception_v3")
-    parser.add_argument("--batch-sizes", default="1,2,4,8,16,32,64,128")
-    options = parser.parse_args(words)
-    rows: list[Row] = []
-    title = ""
-    for network in options.networks.split(","):
-        for batch_size in map(int, options.batch_sizes.split(",")):
-            with open_bed(network, options.device, batch_size, options.profile_db) as bed:
-                title = cost_text(bed)
-                rows.append(_row(network, batch_size, bed))
-    print_table(HEADERS, [_cells(row) for row in rows])
-    write_results(options, "ablation_batch", words, {"device": title, "rows": [asdict(row) for row in rows]})
-    if options.plot is not None:
-        _plot(options.plot, title, rows)
-
-
-def _row(network: str, batch_size: int, bed: Bed) -> Row:
-    found = bed.search()
-    plain, ready, best = (
-        round(bed.latency_us(it), 2) for it in (sequential(bed.graph), greedy(bed.graph), found.schedule)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, networks=("inception_v3",), batch_sizes=(1, 2, 4, 8, 16, 32, 64, 128), device="v100", **OUTPUTS
     )
-    return Row(network, batch_size, plain, ready, best, found.proven == "whole")
+    rows = ablate(options, _rows, _plot, options.batch_sizes)
+    print_table(HEADERS, [_cells(row) for row in rows])
+
+
+def _rows(network: str, batch_size: int, bed: Bed) -> Iterator[Row]:
+    found = bed.search()
+    schedules = (sequential(bed.graph), greedy(bed.graph), found.schedule)
+    latencies_us = (round(bed.latency_us(each), 2) for each in schedules)
+    yield Row(network, batch_size, *latencies_us, optimal=found.proven == "whole")
 
 
 def _cells(row: Row) -> list[str]:
@@ -64,21 +53,17 @@ def _cells(row: Row) -> list[str]:
 
 
 def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6.5, 3.8))
-    sizes = [row.batch_size for row in rows]
-    for name, colour in (("sequential", "#8a8f98"), ("greedy", "#e08a3c"), ("both", "#4c78a8")):
-        images = [row.batch_size / getattr(row, f"{name}_us") * 1e6 for row in rows]
-        axis.plot(sizes, images, "o-", c=colour, label=name)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [str(size) for size in sizes])
-    axis.set(xlabel="batch size", ylabel="images/s", ylim=(0, None), title=f"{rows[0].network}, {title}")
-    axis.title.set_fontsize(10)
-    axis.legend()
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, figsize=(6.5, 3.8)) as (_, axis):
+        sizes = [row.batch_size for row in rows]
+        for name, colour in (("sequential", "#8a8f98"), ("greedy", "#e08a3c"), ("both", "#4c78a8")):
+            images = [row.batch_size / getattr(row, f"{name}_us") * 1e6 for row in rows]
+            axis.plot(sizes, images, "o-", c=colour, label=name)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(sizes, [str(size) for size in sizes])
+        axis.set(xlabel="batch size", ylabel="images/s", ylim=(0, None), title=f"{rows[0].network}, {title}")
+        axis.title.set_fontsize(10)
+        axis.legend()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

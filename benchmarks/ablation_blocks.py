@@ -7,13 +7,12 @@ A block's latency is the sum of its stages'. Blocks that are a chain, where noth
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
 
 from iosched.scheduler.schedule import Block, Stage, Strategy
 
@@ -33,21 +32,12 @@ class Row:
     found_us: float
 
 
-def main(words: Sequence[str]) -> None:
-    options = option_parser(__doc__, networks="inception_v3").parse_args(words)
-    rows: list[Row] = []
-    title = ""
-    for network in options.networks.split(","):
-        with open_bed(network, options.device, profile_db=options.profile_db) as bed:
-            title = cost_text(bed)
-            rows += _rows(network, bed)
-    print_table(HEADERS, [_cells(row) for row in rows])
-    write_results(options, "ablation_blocks", words, {"device": title, "rows": [asdict(row) for row in rows]})
-    if options.plot is not None:
-        _plot(options.plot, title, rows)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, networks=("inception_v3",), device="v100", **OUTPUTS)
+    print_table(HEADERS, [_cells(row) for row in ablate(options, _rows, _plot)])
 
 
-def _rows(network: str, bed: Bed) -> Iterator[Row]:
+def _rows(network: str, _: int, bed: Bed) -> Iterator[Row]:
     place = {operator.name: index for index, operator in enumerate(bed.graph.operators)}
     for block in bed.search().schedule.blocks:
         names = sorted((name for stage in block.stages for name in stage.operators), key=place.__getitem__)
@@ -69,16 +59,12 @@ def _cells(row: Row) -> list[str]:
 
 
 def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7.5, 3.4))
-    axis.bar([str(row.block) for row in rows], [row.sequential_us / row.found_us for row in rows], color="#4c78a8")
-    axis.axhline(1, c="#1d242d", lw=0.8)
-    axis.set(xlabel="block", ylabel="speed-up over sequential", title=f"{rows[0].network}, {title}")
-    axis.title.set_fontsize(10)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, figsize=(7.5, 3.4)) as (_, axis):
+        axis.bar([str(row.block) for row in rows], [row.sequential_us / row.found_us for row in rows], color="#4c78a8")
+        axis.axhline(1, c="#1d242d", lw=0.8)
+        axis.set(xlabel="block", ylabel="speed-up over sequential", title=f"{rows[0].network}, {title}")
+        axis.title.set_fontsize(10)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

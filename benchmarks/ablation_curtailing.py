@@ -6,31 +6,31 @@ Each network (name it again for another pair) is searched twice with nothing kno
 and curtailed. In the end the two schedules found are run in turn, A B A B: the ratio is of their latencies within
 rounds, with its 95 % interval, above 1 where the curtailed search found the faster one. `rough` are the stages that
 were measured no further than it took to see that they do not matter.
+
+Options:
+    --rounds: samples of each schedule in the end
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import OUTPUTS, in_turn, print_table, ratio_text, read_options, write_results, zoo_model
 
-from iosched.models.model import Model
+from iosched import Schedule, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate
-from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.search import search
+from iosched.runtime.inputs import Arrays, random_inputs
 
 HEADERS = ("network", "measured", "seconds", "stages", "rough", "samples", "predicted ms", "curtailed is")
 
@@ -58,19 +58,18 @@ class Search:
     predicted_us: float | None
 
 
-def main(words: Sequence[str]) -> None:
-    parser = option_parser(__doc__, networks="squeezenet,googlenet", device="cpu")
-    parser.add_argument("--rounds", type=int, default=15, help="samples of each schedule in the end")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, networks=("squeezenet", "googlenet"), rounds=15, device="cpu", **OUTPUTS)
     content: dict[str, list[object]] = {}
     rows: list[list[str]] = []
-    for network in options.networks.split(","):
+    for network in options.networks:
         model = zoo_model(network)
         with CpuBackend(model) as backend:
             found = {way: searched(backend, way) for way in WAYS}
-            samples = in_turn(model, backend, {way: schedule for way, (_, schedule) in found.items()}, options.rounds)
-        compared = compare(samples["in full"], samples["curtailed"])
-        speedup = "" if compared is None else f"{compared.value:.3f} ({compared.low:.3f} to {compared.high:.3f})"
+            inputs = random_inputs(model.graph.inputs)
+            openers = {way: partial(_ready, backend, schedule, inputs) for way, (_, schedule) in found.items()}
+            samples = in_turn(openers, Budget(options.rounds))
+        speedup = ratio_text(compare(samples["in full"], samples["curtailed"]), ".3f")
         rows += [[network, *_cells(one), speedup if one.way == "curtailed" else ""] for one, _ in found.values()]
         kept = {
             "searches": [asdict(one) for one, _ in found.values()],
@@ -79,7 +78,7 @@ def main(words: Sequence[str]) -> None:
         content.setdefault(network, []).append(kept)
         print(f"{network}: done", file=sys.stderr, flush=True)
     print_table(HEADERS, rows)
-    write_results(options, "ablation_curtailing", words, {"networks": content})
+    write_results(options, {"networks": content})
 
 
 def searched(backend: CpuBackend, way: str) -> tuple[Search, Schedule]:
@@ -95,19 +94,9 @@ def searched(backend: CpuBackend, way: str) -> tuple[Search, Schedule]:
     return Search(way, round(seconds, 2), cost.measurements, rough, samples, schedule.predicted_us), schedule
 
 
-def in_turn(
-    model: Model, backend: CpuBackend, schedules: Mapping[str, Schedule], rounds: int
-) -> Mapping[str, Measurement]:
-    """Latencies of whole schedules."""
-    inputs = random_inputs(model.graph.inputs)
-    candidates: dict[str, Candidate] = {}
-    try:
-        for way, schedule in schedules.items():
-            compiled = backend.compile(schedule)
-            candidates[way] = Candidate(partial(compiled.time, inputs), compiled.close)
-        return measure_interleaved(candidates, Budget(rounds))
-    finally:
-        close_all(candidates.values())
+def _ready(backend: CpuBackend, schedule: Schedule, inputs: Arrays) -> Candidate:
+    compiled = backend.compile(schedule)
+    return Candidate(partial(compiled.time, inputs), compiled.close)
 
 
 def _cells(one: Search) -> list[str]:
@@ -116,4 +105,4 @@ def _cells(one: Search) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -10,13 +10,12 @@ so that they agree on what a stage takes; the seconds then hold only what was no
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
 
 from iosched.scheduler.pruning import Pruning
 
@@ -39,19 +38,11 @@ class Row:
     gap: float
 
 
-def main(words: Sequence[str]) -> None:
-    options = option_parser(__doc__, networks="inception_v3,nasnet_a").parse_args(words)
-    rows: list[Row] = []
-    title = ""
-    for network in options.networks.split(","):
-        with open_bed(network, options.device, profile_db=options.profile_db) as bed:
-            title = cost_text(bed)
-            rows += [_searched(network, bed, r, s) for r, s in LIMITS]
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, networks=("inception_v3", "nasnet_a"), device="v100", **OUTPUTS)
+    rows = ablate(options, lambda network, _, bed: (_searched(network, bed, r, s) for r, s in LIMITS), _plot)
     best = {row.network: min(other.latency_us for other in rows if other.network == row.network) for row in rows}
     print_table(HEADERS, [_cells(row, best[row.network]) for row in rows])
-    write_results(options, "ablation_pruning", words, {"device": title, "rows": [asdict(row) for row in rows]})
-    if options.plot is not None:
-        _plot(options.plot, title, rows)
 
 
 def _searched(network: str, bed: Bed, r: int, s: int) -> Row:
@@ -69,30 +60,24 @@ def _cells(row: Row, best_us: float) -> list[str]:
 
 
 def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    from matplotlib import pyplot
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+    major = {"major_locator": LogLocator(subs=(1, 2, 5)), "major_formatter": StrMethodFormatter("{x:,.0f}")}
     networks = list(dict.fromkeys(row.network for row in rows))
-    figure, axes = pyplot.subplots(1, len(networks), figsize=(4.6 * len(networks), 3.8), squeeze=False)
-    for axis, network in zip(axes[0], networks, strict=True):
-        for s, colour in ((3, "#e08a3c"), (8, "#4c78a8")):
-            here = [row for row in rows if row.network == network and row.s == s]
-            axis.plot(
-                [row.stages for row in here], [row.latency_us / 1e3 for row in here], "o-", c=colour, label=f"s = {s}"
-            )
-            for row in here:
-                axis.annotate(f" r={row.r}", (row.stages, row.latency_us / 1e3), fontsize=8)
-        axis.set(xscale="log", xlabel="stages in the search", ylabel="latency, ms", title=network)
-        axis.xaxis.set(
-            major_locator=LogLocator(subs=(1, 2, 5)), minor_locator=NullLocator(),
-            major_formatter=StrMethodFormatter("{x:,.0f}"),
-        )  # fmt: skip
-        axis.margins(0.12)
-        axis.legend()
-    figure.suptitle(title, fontsize=10)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, 1, len(networks), figsize=(4.6 * len(networks), 3.8), squeeze=False) as (figure, axes):
+        for axis, network in zip(axes[0], networks, strict=True):
+            for s, colour in ((3, "#e08a3c"), (8, "#4c78a8")):
+                here = [row for row in rows if row.network == network and row.s == s]
+                latencies_ms = [row.latency_us / 1e3 for row in here]
+                axis.plot([row.stages for row in here], latencies_ms, "o-", c=colour, label=f"s = {s}")
+                for row in here:
+                    axis.annotate(f" r={row.r}", (row.stages, row.latency_us / 1e3), fontsize=8)
+            axis.set(xscale="log", xlabel="stages in the search", ylabel="latency, ms", title=network)
+            axis.xaxis.set(minor_locator=NullLocator(), **major)
+            axis.margins(0.12)
+            axis.legend()
+        figure.suptitle(title, fontsize=10)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

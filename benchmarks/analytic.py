@@ -6,40 +6,32 @@ Published numbers and their sources are in `published.py`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
+from kernels import spearman
 from numpy.typing import NDArray
 from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V100_MS
-from testbed import keep_results
+from testbed import chart, gpu_spec, read_options, write_results, zoo_model
 
-from iosched.models import zoo
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
+from iosched import ComputationGraph, Schedule, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
 from iosched.scheduler.strategies import merge_classes
 
 FITTED = ("kernel_us", "issue_us", "fork_us", "tuned", "window", "interference")
 PARTS = frozenset({"tuned", "interference"})
 # Where every fit starts: round guesses, made without the networks.
-START = replace(
-    CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5
-)  # fmt: skip
+START = replace(CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5)
 STEPS = 30
 TRIES = 6  # of a step, each shorter
 WIDTH = 0.02  # of differences
@@ -50,20 +42,13 @@ Floats = NDArray[np.float64]
 Schedules = Mapping[str, Schedule]
 
 
-def gpu(name: str) -> GpuSpec:
-    found = gpu_named(name)
-    if found is None:
-        raise SystemExit(f"no GPU named {name}")
-    return found
-
-
 @cache
 def graph_of(network: str, batch: int = 1) -> ComputationGraph:
-    return load_model(zoo.build(network).SerializeToString(), name=network, batch_size=batch).graph
+    return zoo_model(network, batch).graph
 
 
 def cost_of(network: str, calibration: Calibration, device: str = "v100", batch: int = 1) -> AnalyticCost:
-    return AnalyticCost(graph_of(network, batch), gpu(device), calibration=calibration)
+    return AnalyticCost(graph_of(network, batch), gpu_spec(device), calibration=calibration)
 
 
 @cache
@@ -138,29 +123,10 @@ def scaled(calibration: Calibration, logarithms: Mapping[str, float]) -> Calibra
     return replace(calibration, **values)
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """From 0; equal values share the mean of their ranks."""
-    return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
-
-
-def spearman(one: Sequence[float], two: Sequence[float]) -> float:
-    a, b = ranks(one), ranks(two)
-    mean_a, mean_b = fmean(a), fmean(b)
-    covariance = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
-    spread = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
-    return covariance / spread
-
-
 def kendall(one: Sequence[float], two: Sequence[float]) -> float:
     """Kendall's tau-b, which allows for ties."""
-    pairs = list(combinations(zip(one, two, strict=True), 2))
-    signs = [(_sign(a[0] - b[0]), _sign(a[1] - b[1])) for a, b in pairs]
-    untied = math.sqrt(sum(x != 0 for x, _ in signs) * sum(y != 0 for _, y in signs))
-    return sum(x * y for x, y in signs) / untied
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
+    a, b = (np.sign(np.subtract.outer(values, values)) for values in (np.array(one), np.array(two)))
+    return float((a * b).sum() / math.sqrt(np.abs(a).sum() * np.abs(b).sum()))
 
 
 def agreement(predicted: Iterable[float], published: Iterable[float]) -> dict[str, float]:
@@ -168,7 +134,7 @@ def agreement(predicted: Iterable[float], published: Iterable[float]) -> dict[st
     one, two = [round(value, 2) for value in predicted], list(published)
     off = [abs(a / b - 1) for a, b in zip(one, two, strict=True)]
     return {
-        "spearman": round(spearman(one, two), 3),
+        "spearman": round(spearman(np.array(one), np.array(two)), 3),
         "kendall": round(kendall(one, two), 3),
         "mean_error": round(fmean(off), 3),
         "worst_error": round(max(off), 3),
@@ -257,18 +223,16 @@ def evaluations_per_second() -> int:
     return round(100 * len(stages) / (time.perf_counter() - started))
 
 
-def plot(record: Mapping[str, object], destination: Path) -> None:
+def plot(record: Mapping[str, Any], destination: Path) -> None:
     """Predicted against published latencies of the V100 table; each network predicted from the other three."""
-    import matplotlib
+    with chart(destination, figsize=(6, 5.2), layout="constrained") as (_, axes):
+        _draw(record, axes)
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "iosched"
-    from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 5.2), layout="constrained")
+def _draw(record: Mapping[str, Any], axes: Any) -> None:
     colours = dict(zip(V100_MS, ("#1f77b4", "#d62728", "#2ca02c", "#9467bd"), strict=True))
     markers = dict(zip(STRATEGIES, "so^Dv", strict=True))
-    held_out = record["leave_one_out"]["ms"]  # type: ignore[index]
+    held_out = record["leave_one_out"]["ms"]
     for network, colour in colours.items():
         for name, value in published_ms(network).items():
             axes.scatter(value, held_out[network][name], s=42, c=colour, marker=markers[name], alpha=0.75, linewidths=0)
@@ -288,7 +252,6 @@ def plot(record: Mapping[str, object], destination: Path) -> None:
     axes.set_title("V100, fp32, batch 1; band: ±10 %", fontsize=10)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.legend(fontsize=8, ncols=2, loc="upper left")
-    figure.savefig(destination, metadata={"Date": None})
 
 
 def rounded(calibration: Calibration) -> dict[str, float]:
@@ -297,16 +260,12 @@ def rounded(calibration: Calibration) -> dict[str, float]:
 
 def main() -> None:
     """Writes everything that benchmarks/reports/analytic-evidence.md says."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--plot", type=Path)
-    arguments = parser.parse_args()
+    arguments = read_options(__file__, output=Path, plot=Path)
     networks = tuple(V100_MS)
-    everything = fit(networks)
     held_out = {network: fit([other for other in networks if other != network]) for network in networks}
     record: dict[str, object] = {
         "constants": rounded(CALIBRATION),
-        "refitted": rounded(everything),
+        "refitted": rounded(fit(networks)),
         "published_ms": {network: published_ms(network) for network in networks},
         "packaged": table(dict.fromkeys(networks, CALIBRATION)),
         "leave_one_out": {
@@ -317,9 +276,8 @@ def main() -> None:
         "searches": searches(),
         "evaluations_per_second": evaluations_per_second(),
     }  # fmt: skip
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={})
+    print(json.dumps(record, indent=1))
+    write_results(arguments, record, seeds={})
     if arguments.plot:
         plot(record, arguments.plot)
 

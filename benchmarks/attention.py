@@ -11,12 +11,12 @@ PyTorch. Results are in results/attention.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,16 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from testbed import RESULTS, keep_results, markdown_table
+from testbed import RESULTS, in_turn, keep_results, known_results, markdown_table, put_between, ratio_text, read_options
 
+from iosched import Model, OptimizeSettings, ScheduleDocument, Strategy, load_model, open_executor
 from iosched.jobs.optimize import optimize
-from iosched.jobs.run import open_executor
-from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, measure_interleaved
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import summarize
-from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Strategy
+from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import Arrays, random_inputs
 
 OUT = RESULTS / "attention.json"
 PAGE = Path(__file__).parent / "reports" / "transformers.md"
@@ -56,7 +52,7 @@ def measure(name: str, length: int, batch: int) -> dict[str, Any]:
         way: optimize(model, replace(settings, strategy=way, budget_s=s)).document for way, s in STRATEGIES.items()
     }
     check(model, fused, found)
-    samples = in_turn(model, fused, found)
+    samples = samples_of(model, fused, found)
     medians = {way: round(summarize(each).median_us) for way, each in samples.items()}
     print(name, length, batch, {way: each.shipped for way, each in found.items()}, medians, file=sys.stderr, flush=True)
     return {
@@ -76,18 +72,16 @@ def counts(document: ScheduleDocument) -> dict[str, int]:
     }
 
 
-def in_turn(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> dict[str, list[float]]:
+def samples_of(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> dict[str, list[float]]:
     inputs = random_inputs(model.graph.inputs)
-    opened = {PLAIN: open_executor(model, None, device="cpu", threads=THREADS)}
-    opened[FUSED] = open_executor(fused, None, device="cpu", threads=THREADS)
-    for way, document in found.items():
-        opened[way] = open_executor(model, as_schedule(document), device="cpu", threads=THREADS)
-    try:
-        taken = measure_interleaved({way: each.ready(inputs) for way, each in opened.items()}, Budget(30, 25.0))
-    finally:
-        for each in opened.values():
-            each.close()
+    documents = {PLAIN: None, **{way: as_schedule(each) for way, each in found.items()}}
+    opened = {way: partial(_ready, model, document, inputs) for way, document in documents.items()}
+    taken = in_turn({**opened, FUSED: partial(_ready, fused, None, inputs)}, Budget(30, 25.0))
     return {way: list(each.samples_us) for way, each in taken.items()}
+
+
+def _ready(model: Model, document: ScheduleDocument | None, inputs: Arrays) -> Candidate:
+    return open_executor(model, document, device="cpu", threads=THREADS).ready(inputs)
 
 
 def check(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> None:
@@ -104,11 +98,8 @@ def check(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> 
 
 
 def _outputs(model: Model, document: ScheduleDocument | None, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    executor = open_executor(model, document, device="cpu", threads=THREADS)
-    try:
+    with closing(open_executor(model, document, device="cpu", threads=THREADS)) as executor:
         return executor.run(inputs)["output"]
-    finally:
-        executor.close()
 
 
 def as_schedule(document: ScheduleDocument) -> ScheduleDocument:
@@ -120,12 +111,9 @@ def as_schedule(document: ScheduleDocument) -> ScheduleDocument:
 def with_fused_attention(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The network with one node for each layer's attention, from the products behind it to that in front."""
     graph = proto.graph
-    layers = sorted(
-        {found[1] for node in graph.node if (found := re.match(r"(layer\d+)/attention/scores$", node.name))}
-    )
-    inner = re.compile(
-        r"layer\d+/attention/((query|key|value)/(split|heads)|scores|scaled|masked|shares|mixed|by_word)$"
-    )
+    layers = sorted({node.name.partition("/")[0] for node in graph.node if node.name.endswith("/attention/scores")})
+    parts = "(query|key|value)/(split|heads)|scores|scaled|masked|shares|mixed|by_word"
+    inner = re.compile(rf"layer\d+/attention/({parts})$")
     masked = any(each.name == "mask" for each in graph.input)
     nodes = [node for node in graph.node if not inner.match(node.name)]
     if masked:
@@ -154,31 +142,22 @@ def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         name, length, batch = key.split(",")
         plain = summarize(case["samples_us"][PLAIN])
         for way, samples in case["samples_us"].items():
-            taken, found = summarize(samples), compare(plain, summarize(samples))
-            assert found is not None
-            gain = "1" if way == PLAIN else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+            taken = summarize(samples)
+            gain = "1" if way == PLAIN else ratio_text(compare(plain, taken))
             counted = case["stages"].get(way)
             stages = "" if counted is None else ", ".join(map(str, counted.values()))
             yield zoo.describe(name).title, length, batch, way, f"{taken.median_us / 1000:.2f} ms", gain, stages
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    cases = json.loads(OUT.read_text())["cases"] if OUT.exists() else {}
+    options = read_options(__file__, None, {"names": []}, length=128, batch=1, write=False)
+    cases = known_results(OUT).get("cases", {})
     for name in options.names:
         key = f"{name},{options.length},{options.batch}"
         cases[key] = measure(name, options.length, options.batch)
         keep_results(OUT, {"cases": cases}, goes_on=True)
     if options.write:
-        text, marks = PAGE.read_text(encoding="utf-8"), ("<!-- measured -->\n", "<!-- /measured -->")
-        before, rest = text.split(marks[0])
-        text = f"{before}{marks[0]}\n{table(cases)}\n\n{marks[1]}{rest.split(marks[1])[1]}"
-        PAGE.write_text(text, encoding="utf-8")
+        put_between(PAGE, f"\n{table(cases)}\n\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from each link to the next, all links within one round, so that what slows the m
 
 The yardstick stands beside every round: how much the machine drifts. Names that begin with `light_` are the small
 models of the onnx package.
+
+Options:
+    --schedules: random ones, beside sequential and greedy
 """
 
 from __future__ import annotations
@@ -28,40 +31,31 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
-import onnx
 from ablation_additive import random_schedule
-from onnx import ModelProto, TensorProto, helper
-from testbed import SEEDS, option_parser, print_table, write_results, zoo_model
+from cpu_models import cpu_model, model_of
+from onnx import ModelProto, helper
+from testbed import OUTPUTS, SEEDS, interval_text, print_table, read_options, write_results
 
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import Model, Schedule, Stage, Strategy, load_model
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.statistics import median_interval
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
-from iosched.runtime.inputs import random_inputs
+from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 RATIOS = (
-    ("handed over", "alone"),
-    ("swept", "handed over"),
-    ("barriers", "swept"),
-    ("in a row", "barriers"),
-    ("in a row", "alone"),
-    ("in a row", "swept"),
-    ("parked", "in a row"),
-    ("rested", "in a row"),
+    ("handed over", "alone"), ("swept", "handed over"), ("barriers", "swept"), ("in a row", "barriers"),
+    ("in a row", "alone"), ("in a row", "swept"), ("parked", "in a row"), ("rested", "in a row"),
     ("evicted", "in a row"),
-)
+)  # fmt: skip
 HEADERS = ("network", "schedule", "stages", "alone ms", *(f"{after} / {before}" for after, before in RATIOS))
 DRIFT_HEADERS = ("network", "yardstick, slowest / fastest", "same round", "rounds apart", "corrected by the yardstick")
 IN_A_ROW = 5
@@ -112,18 +106,14 @@ class Subject:
         return median(found)
 
 
-def main(words: Sequence[str]) -> None:
-    parser = option_parser(__doc__, networks="small,squeezenet", device="cpu")
-    parser.add_argument("--schedules", type=int, default=1, help="random ones, beside sequential and greedy")
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args(words)
-    content = {}
-    for network in options.networks.split(","):
-        content[network] = observe(network, options)
+def main(words: Sequence[str] | None = None) -> None:
+    networks = ("small", "squeezenet")
+    options = read_options(__file__, words, networks=networks, schedules=1, rounds=9, device="cpu", **OUTPUTS)
+    content = {network: observe(network, options) for network in options.networks}
     print_table(HEADERS, [row for name, found in content.items() for row in ratio_rows(name, found)])
     print_table(DRIFT_HEADERS, [drift_row(name, found) for name, found in content.items()])
     found = {"device": cpu_name(), "handoffs_us": handoffs_us(), "networks": content}
-    write_results(options, Path(__file__).stem, words, found, seeds=SEEDS | {"schedules": SEED})
+    write_results(options, found, seeds=SEEDS | {"schedules": SEED})
 
 
 def observe(network: str, options: Namespace) -> dict[str, Any]:
@@ -161,11 +151,7 @@ def _subjects(backend: CpuBackend, inputs: Mapping[str, np.ndarray], count: int)
 
 
 def _subject(
-    backend: CpuBackend,
-    name: str,
-    schedule: Schedule,
-    inputs: Mapping[str, np.ndarray],
-    compiled: dict[Stage, CompiledStage],
+    backend: CpuBackend, name: str, schedule: Schedule, inputs: Arrays, compiled: dict[Stage, CompiledStage]
 ) -> Subject:
     stages = []
     for stage in schedule.stages:
@@ -194,10 +180,7 @@ def _eviction() -> Callable[[], None]:
 def handoffs_us() -> dict[str, float]:
     """What a stage takes in which next to nothing is computed: on one core, and on two."""
     nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Neg", "Abs")]
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "Neg", "Abs")]
-    graph = helper.make_graph(nodes, "nothing", infos[:1], infos[1:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with CpuBackend(load_model(proto.SerializeToString(), name="nothing")) as backend:
+    with CpuBackend(load_model(model_of(nodes, ["x"], ["Neg", "Abs"], (1, 16)), name="nothing")) as backend:
         names = [operator.name for operator in backend.graph.operators]
         stages = {"one group": (tuple(names[:1]),), "two groups": tuple((name,) for name in names)}
         found = {}
@@ -211,9 +194,7 @@ def handoffs_us() -> dict[str, float]:
 def _model(network: str) -> Model:
     if network == "small":
         return load_model(_small().SerializeToString(), name="small")
-    if network.startswith("light_"):
-        return load_model(Path(onnx.__file__).parent / "backend/test/data/light" / f"{network}.onnx")
-    return zoo_model(network)
+    return cpu_model(network if network.startswith("light_") else f"zoo:{network}")
 
 
 def _small() -> ModelProto:
@@ -237,7 +218,7 @@ def ratio_rows(network: str, found: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for name, n_stages in found["stages"].items():
         each = [turn["latency_us"][name] for turn in found["rounds"]]
-        ratios = [ratio_text([turn[after] / turn[before] for turn in each]) for after, before in RATIOS]
+        ratios = [median_text([turn[after] / turn[before] for turn in each]) for after, before in RATIOS]
         alone_ms = median(turn["alone"] for turn in each) / 1e3
         rows.append([network, name, str(n_stages), f"{alone_ms:.3f}", *ratios])
     return rows
@@ -264,11 +245,10 @@ def variation(wholes: Sequence[float], sums: Sequence[float]) -> float:
     return float(np.std(np.log(np.divide(wholes, sums))))
 
 
-def ratio_text(ratios: Sequence[float]) -> str:
+def median_text(ratios: Sequence[float], form: str = ".2f") -> str:
     """The median with its interval."""
-    low, high = median_interval(ratios)
-    return f"{median(ratios):.2f} ({low:.2f} to {high:.2f})"
+    return interval_text(median(ratios), *median_interval(ratios), form)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

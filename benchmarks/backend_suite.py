@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from backend_cases import case, case_names, left_out  # noqa: E402
-from backend_runs import agree, on_the_cpu  # noqa: E402
-from testbed import keep_results  # noqa: E402
+from backend_cases import agree, case, case_names, left_out, on_the_cpu  # noqa: E402
+from testbed import keep_results, read_options  # noqa: E402
 
 from iosched.models.errors import InvalidModelError, PlanError  # noqa: E402
 from iosched.models.load import load_model  # noqa: E402
@@ -40,9 +38,7 @@ def came_of(name: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    asked = read_options(__file__, results=RESULTS)
     names, others = case_names(), left_out()
     came = {name: came_of(name) for name in names}
     content = {

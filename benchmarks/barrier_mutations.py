@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,14 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 import thread_sanitizer
 from barrier_cases import CASES, Case, barriers, without_barrier
+from testbed import read_options
 
 SEEDS = range(1, 6)
 LAST_OF_A_REDUCTION = "it lets shared memory be used again, and nothing uses it behind"
-HARMLESS = {
-    ("reduce", 2): LAST_OF_A_REDUCTION,
-    ("softmax", 5): LAST_OF_A_REDUCTION,
-    ("normalize", 5): LAST_OF_A_REDUCTION,
-}
+HARMLESS = dict.fromkeys((("reduce", 2), ("softmax", 5), ("normalize", 5)), LAST_OF_A_REDUCTION)
 """Why nothing goes wrong without a barrier, by function and place in its source."""
 
 
@@ -58,9 +54,7 @@ class Mutation:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path)
-    options = parser.parse_args(arguments)
+    options = read_options(__file__, arguments, output=Path)
     if reason := thread_sanitizer.why_not():
         raise SystemExit(reason)
     found = []
@@ -75,14 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if options.output:
         compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
-        content = {
-            "compiler": compiler.splitlines()[0],
-            "orders": len(SEEDS),
-            "mutations": [asdict(each) for each in found],
-        }
-        write_results(
-            options, Path(__file__).stem, [], content, seeds={"first order": SEEDS[0], "last order": SEEDS[-1]}
-        )
+        content = {"compiler": compiler.splitlines()[0], "orders": len(SEEDS), "mutations": list(map(asdict, found))}
+        write_results(options, content, seeds={"first order": SEEDS[0], "last order": SEEDS[-1]})
     if not all(each.is_found or each.harmless for each in found):
         raise SystemExit("some are neither found nor explained")
 

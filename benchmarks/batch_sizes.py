@@ -13,12 +13,14 @@ A call that has run for --minutes begins nothing more. The next one goes on: sch
 that were measured are in the results. A round in which other processes took too much of the cores does not count. Where
 too few rounds are left, the next call measures anew. NAME@PIXELS is a network on smaller images, light_NAME one of the
 onnx package.
+
+Options:
+    --others: batch sizes besides those of the file, separated by commas
+    --minutes: how long this call may take, about
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import sys
@@ -26,22 +28,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import RESULTS, keep_results, markdown_table
+from testbed import RESULTS, in_turn, keep_results, known_results, markdown_table, put_between, ratio_text, read_options
 
-from iosched.jobs.loading.batches import LoadedBatches
+from iosched import BatchSchedules, LoadedBatches, Model, OptimizeSettings, ScheduleDocument, open_executor
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimize_batches import optimize_batches
-from iosched.jobs.run import open_executor
 from iosched.jobs.schedule_selection import for_batch
-from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.load import read_unbound
-from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare
@@ -49,8 +48,6 @@ from iosched.profiler.measuring.interleaved_models import Budget, measure_interl
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.batch_schedules import BatchSchedules
-from iosched.scheduler.document import ScheduleDocument
 
 T = TypeVar("T")
 
@@ -156,23 +153,21 @@ def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> tuple[dict[st
     """
     inputs = random_inputs(model.graph.inputs)
     documents = {"onnxruntime": None, **{way: each for way, each in ways.items() if not each.is_plain}}
-    opened = {way: open_executor(model, each, device="cpu", threads=THREADS) for way, each in documents.items()}
-    try:
-        shares: dict[str, list[float]] = {way: [] for way in opened}
-        watched = {way: _watched(each.ready(inputs), shares[way]) for way, each in opened.items()}
-        found = measure_interleaved(watched, Budget(ROUNDS, MEASURE_S), rest=rest)
-    finally:
-        for each in opened.values():
-            each.close()
+    shares: dict[str, list[float]] = {way: [] for way in documents}
+
+    def ready(way: str) -> Candidate:
+        executor = open_executor(model, documents[way], device="cpu", threads=THREADS)
+        return _watched(executor.ready(inputs), shares[way])
+
+    measure = partial(measure_interleaved, rest=rest)
+    found = in_turn({way: partial(ready, way) for way in documents}, Budget(ROUNDS, MEASURE_S), measure)
     count = len(next(iter(found.values())).samples_us)
     others = [round(max(each), 4) for each in zip(*(share[-count:] for share in shares.values()), strict=True)]
     counting = [index for index, share in enumerate(others) if share <= MOST_OTHERS]
     if len(counting) < FEWEST_ROUNDS:
         counting = [*range(count)]
-    return (
-        {way: [each.samples_us[index] for index in counting] for way, each in found.items()},
-        [others[index] for index in counting],
-    )
+    samples_us = {way: [each.samples_us[index] for index in counting] for way, each in found.items()}
+    return samples_us, [others[index] for index in counting]
 
 
 def _watched(candidate: Candidate, shares: list[float]) -> Candidate:
@@ -233,9 +228,8 @@ def _rows(networks: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             file = row["samples_us"].get("file")
             batch = size if int(size) in SIZES else f"{size}, not in the file"
             batch += "" if counted(row) >= FEWEST_ROUNDS else " *"
-            medians = (
-                f"{each.median_us / 1000:.2f} ms" for each in (plain, plain if file is None else summarize(file))
-            )
+            both = plain, plain if file is None else summarize(file)
+            medians = (f"{each.median_us / 1000:.2f} ms" for each in both)
             gains = (_gain(row, plain, way) for way in ("file", "smallest", "own"))
             yield title(name), batch, *medians, row["shipped"]["file"], *gains
 
@@ -250,22 +244,17 @@ def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
     """How many times as fast as plain onnxruntime a way is; "" where it was not asked for, 1 where it is the same."""
     if way not in row["samples_us"]:
         return "1" if way in row["shipped"] else ""
-    found = compare(plain, summarize(row["samples_us"][way]))
-    assert found is not None
-    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return ratio_text(compare(plain, summarize(row["samples_us"][way])))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--others", default="", help="batch sizes besides those of the file, separated by commas")
-    parser.add_argument("--minutes", type=float, default=9.0, help="how long this call may take, about")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", default=Path("build/batch-sizes"))
-    parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
+    others = {"type": lambda text: [int(size) for size in text.split(",")], "default": []}
+    options = read_options(
+        __file__, None, {"names": []}, others=others, minutes=9.0, work=Path("build/batch-sizes"), memory=False,
+        write=False,
+    )  # fmt: skip
     deadline = time.monotonic() + 60 * options.minutes
-    known = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
+    known = known_results(OUT)
     results = {part: known.get(part, {}) for part in ("networks", "memory")}
     part = results["memory" if options.memory else "networks"]
     for name in options.names:
@@ -273,17 +262,10 @@ def main() -> None:
             part[name] = memory(name)
             save(results)
             continue
-        others = [int(size) for size in options.others.split(",") if size]
-        for _ in advance(Network(name, options.work), others, part.setdefault(name, {}), deadline):
+        for _ in advance(Network(name, options.work), options.others, part.setdefault(name, {}), deadline):
             save(results)
     if options.write:
-        text = PAGE.read_text(encoding="utf-8")
-        marks = "<!-- measured -->\n", "<!-- /measured -->"
-        before, rest = text.split(marks[0])
-        after = rest.split(marks[1])[1]
-        PAGE.write_text(
-            f"{before}{marks[0]}{measured_text(json.loads(OUT.read_text()))}{marks[1]}{after}", encoding="utf-8"
-        )
+        put_between(PAGE, measured_text(known_results(OUT)))
 
 
 def save(results: Mapping[str, Any]) -> None:

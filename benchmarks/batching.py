@@ -17,28 +17,36 @@ type of operator, and how long planning takes. Batches that the file of results 
 weights are equal but those of squeeze and excitation and of the last layer, as where adapters of one network are made.
 Beside policies stands what models take side by side, each on a stream of its own (`packed`).
 `--alike heads` runs `batch` on heads on one backbone, one image of 224 pixels.
+
+Options:
+    --counts: how many models
+    --device: 'cpu', or a GPU to plan for with --paper; by default 'cpu' and 'p100'
+    --minutes: how long this call may take
+    --list: say what is missing, and measure nothing
+    --size: pixels of an image's side, with --paper
+    --alike: with --paper
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from testbed import RESULTS, print_table, write_results
+from testbed import RESULTS, interval_text, known_results, print_table, read_options, write_results
 
+from iosched import Model, load_model
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
 from iosched.jobs.batching.baselines import OpenComposition, packed_schedule
 from iosched.jobs.batching.costs import SampledCosts
@@ -46,8 +54,6 @@ from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
 from iosched.models.batching.rewrite import weightless
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
 from iosched.profiler.devices.analytic.kernels import kernels_of
 from iosched.profiler.devices.device import OpenModel
@@ -77,32 +83,20 @@ PUBLISHED = {"serial": 2.1, "fcfs": 1.92, "greedy": 1.25}
 
 
 def main() -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--families", default="mnasnet-224,mnasnet-64,squeezenet,heads")
-    parser.add_argument("--counts", default="2,4,8,16", help="how many models")
-    parser.add_argument("--device", help="'cpu', or a GPU to plan for with --paper; by default 'cpu' and 'p100'")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
-    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "batching")
-    parser.add_argument("--paper", action="store_true")
-    parser.add_argument("--models", type=int, default=1000)
-    parser.add_argument("--together", type=int, default=100)
-    parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, with --paper")
-    parser.add_argument(
-        "--alike", choices=("sampled", "same", "frozen", "heads"), default="sampled", help="with --paper"
-    )
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args()
+    alike = {"choices": ("sampled", "same", "frozen", "heads"), "default": "sampled"}
+    options = read_options(
+        __file__, families=("mnasnet-224", "mnasnet-64", "squeezenet", "heads"), counts=(2, 4, 8, 16), device=str,
+        threads=int, minutes=5.0, list=False, work=RESULTS / "batching", paper=False, models=1000, together=100,
+        images=8, size=224, alike=alike, output=Path,
+    )  # fmt: skip
     on_paper(options) if options.paper else measured(options)
 
 
 def measured(options: Namespace) -> None:
     deadline = time.monotonic() + 60 * options.minutes
-    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
-    cases: dict[str, dict[str, object]] = known.get("cases", {})
-    asked = [(family, int(count)) for family in options.families.split(",") for count in options.counts.split(",")]
+    known = known_results(options.output)
+    cases: dict[str, dict[str, Any]] = known.get("cases", {})
+    asked = [(family, int(count)) for family in options.families for count in options.counts]
     missing = [(family, count) for family, count in asked if is_missing(cases.get(title(family, count)))]
     for family, count in missing:
         name = title(family, count)
@@ -113,8 +107,7 @@ def measured(options: Namespace) -> None:
                 print(f"time is up before {name}; call again to go on", file=sys.stderr)
                 return
             cases[name] = case(family, count, options, deadline, cases.get(name))
-            words = ["--families", options.families, "--counts", options.counts]
-            write_results(options, Path(__file__).stem, words, {"cases": cases}, goes_on=True)
+            write_results(options, {"cases": cases}, goes_on=True)
     if options.list:
         return
     print_table(*table(cases))
@@ -122,7 +115,7 @@ def measured(options: Namespace) -> None:
     print("nothing is missing", file=sys.stderr)
 
 
-def table(cases: Mapping[str, Mapping[str, object]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(cases: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """What was measured, as reports/batching.md has it; `over the better` is of one after another and side by side."""
     titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
     return (*titles, "weights"), [row(name, found) for name, found in cases.items()]
@@ -150,40 +143,32 @@ def mean_text(gains: Sequence[tuple[float, float, float]]) -> str:
     middle = logs[:, 0].mean()
     below, above = (np.sqrt(((logs[:, end] - logs[:, 0]) ** 2).sum()) / len(logs) for end in (1, 2))
     low, mean, high = np.exp([middle - below, middle, middle + above])
-    return f"{mean:.3f} ({low:.3f} to {high:.3f}) in {len(logs)} cases"
+    return f"{interval_text(mean, low, high, '.3f')} in {len(logs)} cases"
 
 
 def title(family: str, count: int) -> str:
     return f"{family} x {count}"
 
 
-def is_missing(found: Mapping[str, object] | None) -> bool:
+def is_missing(found: Mapping[str, Any] | None) -> bool:
     """Whether a case was not measured, or the time of its calls did not suffice for its prices and searches."""
-    if found is None:
-        return True
-    calls = found["calls"]
-    assert isinstance(calls, list)
-    return len(calls) < MOST_CALLS and bool(calls[-1]["cut_short"])
+    return found is None or (len(found["calls"]) < MOST_CALLS and bool(found["calls"][-1]["cut_short"]))
 
 
 def case(
-    family: str, count: int, options: Namespace, deadline: float, before: Mapping[str, object] | None
-) -> dict[str, object]:
+    family: str, count: int, options: Namespace, deadline: float, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """What a case took: all samples, and the time that planning, searching and comparing took, call by call."""
     models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in enumerate(networks(family, count))}
     options.work.mkdir(parents=True, exist_ok=True)
     budget_s = deadline - time.monotonic()
     settings = BatchSettings(
-        device=options.device or "cpu",
-        threads=options.threads,
-        budget_s=budget_s,
-        profile_db=options.work / "profile.sqlite",
-        shared_inputs=("input",) if family == "heads" else (),
-    )
+        device=options.device or "cpu", threads=options.threads, budget_s=budget_s,
+        profile_db=options.work / "profile.sqlite", shared_inputs=("input",) if family == "heads" else (),
+    )  # fmt: skip
     found: BatchResult = batch(models, settings)
     cut_short = any(CUT_SHORT in each.notes for each in found.clusters)
     calls = [] if before is None else before["calls"]
-    assert isinstance(calls, list)
     return {
         "clusters": [
             {
@@ -225,10 +210,9 @@ def reweighted(proto: onnx.ModelProto, seed: int, is_own: Callable[[str], bool])
     return proto
 
 
-def row(name: str, found: Mapping[str, object]) -> tuple[str, ...]:
+def row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
     """A case in a table; of several clusters, which have no rounds in common, sums of medians alone."""
     clusters = found["clusters"]
-    assert isinstance(clusters, list)
     samples = [each["samples_us"] for each in clusters]
     rows = {way: sum(summarize(each[way]).median_us for each in samples) for way in samples[0]}
     shown = [f"{rows[way] / 1e3:.2f} ms" if way in rows else "" for way in ("serial", "packed", "batched", "mixed")]
@@ -236,16 +220,8 @@ def row(name: str, found: Mapping[str, object]) -> tuple[str, ...]:
     over = ["", ""]
     if len(clusters) == 1:
         over = [ratio_text(gain(found, ways)) for ways in (("serial", "packed"), ("serial",))]
-    nbytes = found["weights_nbytes"]
-    assert isinstance(nbytes, list | tuple)
-    weights = " of ".join(f"{each / 1e6:.1f} MB" for each in reversed(nbytes))
-    return name, *shown, shipped, *over, seconds_text(found), weights
-
-
-def seconds_text(found: Mapping[str, object]) -> str:
-    calls = found["calls"]
-    assert isinstance(calls, list)
-    return f"{sum(each['seconds'] for each in calls):.0f}"
+    weights = " of ".join(f"{each / 1e6:.1f} MB" for each in reversed(found["weights_nbytes"]))
+    return name, *shown, shipped, *over, f"{sum(each['seconds'] for each in found['calls']):.0f}", weights
 
 
 def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, float]:
@@ -265,14 +241,13 @@ def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, f
 
 
 def ratio_text(ratio: tuple[float, float, float]) -> str:
-    value, low, high = ratio
-    if math.isnan(value):
+    if math.isnan(ratio[0]):
         return ""
-    return "1" if value == low == high == 1 else f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return "1" if set(ratio) == {1} else interval_text(*ratio, ".3f")
 
 
 def on_paper(options: Namespace) -> None:
-    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    known = known_results(options.output)
     batches: dict[str, dict[str, PolicyResult]] = known.get("batches", {})
     for first in range(0, options.models, options.together):
         seeds = range(first, min(first + options.together, options.models))
@@ -280,9 +255,7 @@ def on_paper(options: Namespace) -> None:
         name = f"{seeds[0]} to {seeds[-1]}, {shape}"
         if name not in batches:
             batches[name] = heads(seeds, options) if options.alike == "heads" else together(seeds, options)
-            words = ["--paper", "--models", str(options.models), "--size", str(options.size), "--alike", options.alike]
-            content = {"published": PUBLISHED, "batches": batches}
-            write_results(options, Path(__file__).stem, words, content, seeds={}, goes_on=True)
+            write_results(options, {"published": PUBLISHED, "batches": batches}, seeds={}, goes_on=True)
     for shape in dict.fromkeys(name.partition(", ")[2] for name in batches):
         found = [each for name, each in batches.items() if name.endswith(f", {shape}")]
         if "rows" in found[0]:
@@ -293,7 +266,8 @@ def on_paper(options: Namespace) -> None:
 
 def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
     """What each policy makes of some networks, what they take side by side, and the seconds of `composing` them."""
-    cluster, seconds = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
+    models = {f"m{seed}": network(seed, options) for seed in seeds}
+    cluster, seconds = timed(lambda: composed(models))
     light = Cluster(replace(cluster.composition, model=weightless(cluster.model)), cluster.ensemble)
     found = {policy: planned(light, policy, options.device or "p100") for policy in POLICIES}
     found["packed"] = packed(light, options.device or "p100")
@@ -302,14 +276,11 @@ def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
 
 def heads(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
     """What `batch` makes of heads on one backbone, row by row."""
-    models = dict(zip((f"m{seed}" for seed in seeds), map(loaded, networks("heads", len(seeds))), strict=True))
-    device = options.device or "p100"
-    found = batch(models, BatchSettings(device=device, launch="streams", shared_inputs=("input",)))
+    protos = zip(seeds, networks("heads", len(seeds)), strict=True)
+    models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in protos}
+    settings = BatchSettings(device=options.device or "p100", launch="streams", shared_inputs=("input",))
+    found = batch(models, settings)
     return {"rows": {"latency_us": {row.name: row.latency_us for row in found.rows}, "shipped": found.shipped}}
-
-
-def loaded(proto: onnx.ModelProto) -> Model:
-    return load_model(proto.SerializeToString())
 
 
 def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) -> None:
@@ -320,9 +291,9 @@ def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) ->
             totals[policy].update(batch_[policy]["latency_us"])
     sums = {each: [sum(batch_[each][key] for batch_ in batches) for key in KEYS] for each in POLICIES}
     rows = []
-    for policy, by_type in totals.items():
+    for policy, us in totals.items():
         launches, worth_us, seconds = sums[policy]
-        latency_ms, ratio = by_type.total() / 1e3, by_type.total() / totals["dpbat"].total()
+        latency_ms, ratio = us.total() / 1e3, us.total() / totals["dpbat"].total()
         row_ = (policy, f"{latency_ms:.1f} ms", f"{launches}", f"{worth_us / 1e3:.1f} ms", f"{ratio:.2f}")
         rows.append((*row_, f"{PUBLISHED.get(policy, '')}", f"{seconds / len(batches):.1f} s"))
     alone, together_ = (sum(each["composing"]["weights_nbytes"][place] for each in batches) for place in (0, 1))
@@ -330,9 +301,8 @@ def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) ->
     titles = ("policy", "all models", "kernels", "worth by its prices", "dpbat is faster by", "published", "planned in")
     print_table(titles, rows)
     types = sorted({kind for by_type in totals.values() for kind in by_type})
-    print_table(
-        ("type", *POLICIES), [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
-    )
+    by_type = [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
+    print_table(("type", *POLICIES), by_type)
     fewer = sums["serial"][0] / sums["dpbat"][0]
     print(f"Serial has {fewer:.2f} times as many kernels: the ratio goes there as launches get dearer.")
 
@@ -349,8 +319,7 @@ def network(seed: int, options: Namespace) -> Model:
 
 def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
-    best_us = partial(in_turn_us, device)
-    costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
+    costs = SampledCosts(cluster.model, cluster.ensemble, lambda model: types_us(device, model).total(), in_turn=True)
     prices = interpolated(costs, len(cluster.composition.members))
     plan, seconds = timed(lambda: cluster.plan(policy, prices))
     model = cluster.batched(plan)
@@ -369,11 +338,6 @@ def packed(cluster: Cluster, device: str) -> PolicyResult:
 def launching(device: str, model: Model) -> OpenModel:
     """A model on a GPU that is not here, whose kernels are launched one by one."""
     return resolve(device).open(model, OpenSettings(launch="streams"), None)
-
-
-def in_turn_us(device: str, model: Model) -> float:
-    """Microseconds of all operators, one after another."""
-    return types_us(device, model).total()
 
 
 def types_us(device: str, model: Model) -> Counter[str]:

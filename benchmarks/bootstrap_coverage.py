@@ -6,9 +6,8 @@ samples are independent and log-normal with a standard deviation of a tenth; the
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
+from testbed import read_options
 
 from iosched.profiler.measuring.bootstrap import ratio_interval
 
@@ -30,9 +29,7 @@ def coverage(count: int, pairs: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=2000, help="pairs of samples for each number of samples")
-    pairs = parser.parse_args().pairs
+    pairs = read_options(__file__, pairs=2000).pairs
     for count in COUNTS:
         covered, above = coverage(count, pairs)
         print(f"{count} samples: {covered:.2%} of the intervals have the true ratio, {above:.2%} lie above it")

@@ -6,15 +6,17 @@
 table of errors comes first. Everything on more cores is simulated, with two assumptions about memory: that its
 bandwidth grows with the cores, or that it is no more than what the two cores of this machine read at together. What the
 file of results has is not measured again, but simulated anew.
+
+Options:
+    --profile-db: profile database of what is measured
+    --output: raw results as JSON
+    --plot: draw a chart (needs matplotlib)
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_nbytes
-from testbed import YARDSTICK, print_table, write_results, zoo_model
+from testbed import OUTPUTS, YARDSTICK, chart, known_results, print_table, read_options, write_results, zoo_model
 
-from iosched.models.model import Model
+from iosched import Effort, Model, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
@@ -37,9 +39,6 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.effort import Effort
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.search import search
 from iosched.scheduler.signature import default_label
 
 CORES = (1, 2, 4, 8, 16)
@@ -48,12 +47,12 @@ READ_NBYTES = 32 << 20
 ROUNDS = 9
 
 
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    earlier = json.loads(options.output.read_text()) if options.output and options.output.exists() else {}
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, networks=("squeezenet", "inception_v3", "randwire", "nasnet_a"), **OUTPUTS)
+    earlier = known_results(options.output)
     bandwidth = earlier.get("bandwidth_bytes_per_us") or bandwidths()
     networks = earlier.get("networks", {})
-    for name in options.networks.split(","):
+    for name in options.networks:
         model = zoo_model(name)
         found = networks.get(name, {})
         for part, measure in (("units", measure_units), ("samples_us", measure_networks)):
@@ -61,19 +60,10 @@ def main(words: Sequence[str]) -> None:
                 found |= measure(model, options.profile_db, found)
         networks[name] = {**found, "simulated": simulate(model, found, bandwidth)}
         content = {"bandwidth_bytes_per_us": bandwidth, "networks": networks}
-        write_results(options, Path(__file__).stem, words, content, goes_on=True)
+        write_results(options, content, goes_on=True)
     show(networks)
     if options.plot:
         plot(networks, options.plot)
-
-
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default="squeezenet,inception_v3,randwire,nasnet_a")
-    parser.add_argument("--profile-db", type=Path, help="profile database of what is measured")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw a chart (needs matplotlib)")
-    return parser.parse_args(words)
 
 
 def bandwidths() -> list[float]:
@@ -89,9 +79,8 @@ def bandwidths() -> list[float]:
     return [median(read(count) for _ in range(15)) for count in (1, 2)]
 
 
-def measure_units(model: Model, profile_db: Path | None, known: Mapping[str, Any]) -> dict[str, Any]:
+def measure_units(model: Model, profile_db: Path | None, _: Mapping[str, Any]) -> dict[str, Any]:
     """Every unit on one core and on two: microseconds at the speed of the yardstick, and the bytes that it touches."""
-    del known
     with ProfileDatabase(profile_db) as database, closing(CpuBackend(model, lanes=2)) as backend:
         cost = CpuStageCost(backend, database)
         units = {name: _measured(cost, name) for name in backend.graph.by_name}
@@ -102,9 +91,8 @@ def measure_units(model: Model, profile_db: Path | None, known: Mapping[str, Any
     }
 
 
-def measure_networks(model: Model, profile_db: Path | None, known: Mapping[str, Any]) -> dict[str, Any]:
+def measure_networks(model: Model, _: Path | None, known: Mapping[str, Any]) -> dict[str, Any]:
     """Whole networks on one core and two, in turn with the yardstick: all samples."""
-    del profile_db
     units = {name: Unit(*unit) for name, unit in known["units"].items()}
     inputs = random_inputs(model.graph.inputs)
     with closing(CpuBackend(model, lanes=2)) as backend, closing(CpuBackend(model, lanes=1)) as alone:
@@ -157,23 +145,15 @@ def simulate(model: Model, measured: Mapping[str, Any], bandwidth: Sequence[floa
 
 
 def _cost(
-    backend: CpuBackend,
-    units: Mapping[str, Unit],
-    parts: Mapping[str, Sequence[float]],
-    *,
-    chooses: bool = True,
+    backend: CpuBackend, units: Mapping[str, Unit], parts: Mapping[str, Sequence[float]], *, chooses: bool = True,
     bytes_per_us: float = math.inf,
-) -> SimulatedCost:
-    label = default_label(backend.graph)
-    return SimulatedCost(
-        backend.lanes,
-        {name: latencies_us(unit, parts[name]) for name, unit in units.items()},
-        {name: unit.nbytes for name, unit in units.items()},
-        lambda name: f"{label(backend.graph.by_name[name])}{units[name]}",
-        backend.guessed_lanes,
-        chooses,
-        bytes_per_us,
-    )
+) -> SimulatedCost:  # fmt: skip
+    label, operators = default_label(backend.graph), backend.graph.by_name
+    us = {name: latencies_us(unit, parts[name]) for name, unit in units.items()}
+    nbytes = {name: unit.nbytes for name, unit in units.items()}
+    keys = {name: f"{label(operator)}{units[name]}" for name, operator in operators.items()}
+    guessed = backend.guessed_lanes
+    return SimulatedCost(backend.lanes, us, nbytes, keys.__getitem__, guessed, chooses, bytes_per_us)
 
 
 def _found(backend: CpuBackend, cost: SimulatedCost) -> Schedule:
@@ -215,38 +195,28 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def plot(networks: Mapping[str, Any], path: Path) -> None:
     """Speed-up over one core against the number of cores: one operator after another, and the schedule found."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "iosched"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(networks), figsize=(3.2 * len(networks), 3.4), sharey=True)
-    for axis, (name, found) in zip(np.atleast_1d(axes), networks.items(), strict=True):
-        rows = found["simulated"]
-        base = rows[0]["us"]["sequential"]
-        lines = ("sequential", "#888888", "one after another"), ("found", "#c8553d", "schedule found")
-        for which, colour, text in lines:
-            least, most = ([base / row[key][which] for row in rows] for key in ("capped_us", "us"))
-            axis.plot(range(len(rows)), most, color=colour, marker="o", markersize=4, label=text)
-            axis.fill_between(range(len(rows)), least, most, color=colour, alpha=0.15, linewidth=0)
-        axis.axvspan(1.5, len(rows) - 0.8, color="#f3efe6", zorder=0)
-        axis.text(0.97, 0.04, "simulated", fontsize=9, color="#777777", ha="right", transform=axis.transAxes)
-        axis.set_xticks(range(len(rows)), [str(row["cores"]) for row in rows])
-        axis.set_title(name, fontsize=10)
-        axis.set_xlabel("cores")
-        axis.set_xlim(-0.2, len(rows) - 0.8)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-    np.atleast_1d(axes)[0].set_ylim(bottom=0)
-    np.atleast_1d(axes)[0].set_ylabel("times as fast as on one core")
-    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8, loc="upper left")
-    figure.suptitle(
-        "SIMULATED from operators measured on one core and two; shaded: with memory no faster than for two", fontsize=9
-    )
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    lines = ("sequential", "#888888", "one after another"), ("found", "#c8553d", "schedule found")
+    title = "SIMULATED from operators measured on one core and two; shaded: with memory no faster than for two"
+    size = (3.2 * len(networks), 3.4)
+    with chart(path, 1, len(networks), figsize=size, sharey=True, squeeze=False) as (figure, axes):
+        for axis, (name, found) in zip(axes[0], networks.items(), strict=True):
+            rows = found["simulated"]
+            base = rows[0]["us"]["sequential"]
+            for which, colour, text in lines:
+                least, most = ([base / row[key][which] for row in rows] for key in ("capped_us", "us"))
+                axis.plot(range(len(rows)), most, color=colour, marker="o", markersize=4, label=text)
+                axis.fill_between(range(len(rows)), least, most, color=colour, alpha=0.15, linewidth=0)
+            axis.axvspan(1.5, len(rows) - 0.8, color="#f3efe6", zorder=0)
+            axis.text(0.97, 0.04, "simulated", fontsize=9, color="#777777", ha="right", transform=axis.transAxes)
+            axis.set_xticks(range(len(rows)), [str(row["cores"]) for row in rows])
+            axis.set_title(name, fontsize=10)
+            axis.set(xlabel="cores", xlim=(-0.2, len(rows) - 0.8))
+            axis.spines[["top", "right"]].set_visible(False)
+        axes[0][0].set_ylim(bottom=0)
+        axes[0][0].set_ylabel("times as fast as on one core")
+        axes[0][0].legend(frameon=False, fontsize=8, loc="upper left")
+        figure.suptitle(title, fontsize=9)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

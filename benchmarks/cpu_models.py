@@ -6,11 +6,14 @@ or `chain:COUNT` for COUNT elementwise operators on 16 numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
+
+Names = Sequence[str]
 
 
 def cpu_model(name: str, batch_size: int = 1) -> Model:
@@ -26,7 +29,7 @@ def cpu_model(name: str, batch_size: int = 1) -> Model:
             node.name = node.name or node.output[0]
         return load_model(proto.SerializeToString(), name=name, batch_size=batch_size)
     if name.startswith("chain:"):
-        return load_model(_chain(int(name.removeprefix("chain:"))), name=name)
+        return load_model(chain(int(name.removeprefix("chain:"))), name=name)
     return load_model(Path(name), batch_size=batch_size)
 
 
@@ -35,14 +38,23 @@ def short_name(name: str) -> str:
     return Path(name.removeprefix("zoo:")).stem
 
 
-def _chain(count: int) -> bytes:
+def model_of(nodes: Sequence[Any], inputs: Names, outputs: Names, shape: Sequence[int], weights: Any = ()) -> bytes:
+    """A model of these nodes, whose inputs and outputs are floats of one shape."""
     from onnx import TensorProto, helper
 
-    nodes = [helper.make_node(("Relu", "Neg")[i % 2], [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
-    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [16])] for name in ("t0", f"t{count}")]
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(helper.make_graph(nodes, "chain", *ends), opset_imports=opsets, ir_version=8)
-    return bytes(model.SerializeToString())
+    info = helper.make_tensor_value_info
+    ends = [[info(name, TensorProto.FLOAT, shape) for name in each] for each in (inputs, outputs)]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in (("", 17), ("com.microsoft", 1))]
+    graph = helper.make_graph(nodes, "small", *ends, weights)
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def chain(count: int, kinds: Names = ("Relu", "Neg"), shape: Sequence[int] = (16,)) -> bytes:
+    """A chain of so many nodes that compute next to nothing, from t0 on."""
+    from onnx import helper
+
+    nodes = [helper.make_node(kinds[i % len(kinds)], [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
+    return model_of(nodes, ["t0"], [f"t{count}"], shape)
 
 
 def _of_zoo(text: str) -> bytes:

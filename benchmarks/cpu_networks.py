@@ -17,34 +17,182 @@ lie in `results/cpu_networks/`; without them a case that was not finished begins
     iosched              what `optimize` ships
     aligned, rewritten   plain onnxruntime on the model with aligned channels; with all that is rewritten for our
                          executor. They split the gain (batch size 1 alone, as is the greedy schedule)
+
+Options:
+    --networks: comma-separated, as the list says; all by default
+    --keras: what keras_models.py exported
+    --minutes: how long this call may take
+    --rounds: samples of each alternative; by default fewer for larger batches
+    --list: say what is missing, and measure nothing
+    --threads: cores to use; all by default
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 from cpu_models import cpu_model, short_name
-from cpu_rivals import alternatives
-from testbed import RESULTS, compared, keep_results, origin, speedup_text
+from testbed import RESULTS, compared, known_results, origin, read_options, speedup_text, write_results
 
+from iosched import DeviceError, IoschedError, Model, Schedule, ScheduleDocument, TensorSpec
 from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.models.errors import IoschedError
-from iosched.models.model import Model
+from iosched.models.editable_graph import EditableGraph
 from iosched.profiler.devices.cpu.open import OpenOnCpu
+from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile
-from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.document import ScheduleDocument
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Program
+from iosched.runtime.cpu.python_executor import open_program
+from iosched.runtime.cpu.rewrite.align import align_channels
+from iosched.runtime.executor import Candidate
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import ReferenceSettings, bound_source
+from iosched.runtime.session import external_weights, load_onnxruntime, open_session
+from iosched.scheduler.baselines import greedy, sequential
+
+INLINE_NBYTES = 1024
+
+
+def alternatives(
+    there: OpenOnCpu, document: ScheduleDocument, inputs: Arrays, *, splits: bool
+) -> tuple[dict[str, Candidate], dict[str, str]]:
+    """All alternatives that can be measured here, in turn, and why others cannot.
+
+    Args:
+        there: the model, open on the CPU.
+        document: what `optimize` made of it.
+        inputs: what each run is given.
+        splits: whether those are wanted too that are no rivals: the greedy schedule, and those that split the gain.
+    """
+    model, lanes, plain = there.model, there.cost.backend.lanes, there.baselines.onnxruntime
+    assert plain is not None
+    setting = document.runtime.get("reference") or {"mode": "sequential", "intra_threads": lanes}
+    openers: dict[str, Callable[[], Candidate]] = {
+        "onnxruntime": partial(plain.ready, ReferenceSettings(**setting), inputs),
+        "onnxruntime-default": partial(_plain_by_default, model, inputs),
+        "openvino": partial(there.baselines.openers["openvino"], inputs),
+        "sequential": partial(there.ready, Way(sequential(there.graph)), inputs),
+        "both": partial(there.ready, Way(schedule_found(document)), inputs),
+        "iosched": lambda: there.device.executor(model, document, lanes).ready(inputs),
+    }
+    if splits:
+        openers["greedy"] = partial(there.ready, Way(greedy(there.graph)), inputs)
+        openers["aligned"] = partial(_plain_on_aligned, model, there.cost.backend.kernels.channel_block, lanes, inputs)
+        openers["rewritten"] = partial(_plain_on_rewritten, there.cost.backend.kernels, lanes, inputs)
+    found, missing = {}, {}
+    for name, opener in openers.items():
+        try:
+            found[name] = opener()
+        except DeviceError as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+def schedule_found(document: ScheduleDocument) -> Schedule:
+    """The schedule that the search found, also where another one is in the file."""
+    others = (each.schedule for each in document.alternatives if each.name == "iosched")
+    return next(others, document.schedule)
+
+
+def _plain_by_default(model: Model, inputs: Arrays) -> Candidate:
+    """Plain onnxruntime as it is without any setting."""
+    options = _quiet_options()
+    source, kept = bound_source(model, options)
+    return _bound(open_session(source, options), inputs, kept)
+
+
+def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) -> Candidate:
+    """Plain onnxruntime on the model with channels that fill whole blocks."""
+    graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
+    align_channels(graph, block)
+    graph.drop_unread()
+    proto = graph.to_proto()
+    options = _quiet_options()
+    options.intra_op_num_threads = threads
+    names, values, arrays = external_weights(proto, graph.weights)
+    if names:
+        options.add_external_initializers(names, values)
+    return _bound(open_session(proto.SerializeToString(), options), inputs, arrays)
+
+
+def _plain_on_rewritten(kernels: KernelGraph, threads: int, inputs: Arrays) -> Candidate:
+    """Plain onnxruntime on the nodes that our executor runs, all in one session."""
+    program = as_program(kernels)
+    options = _quiet_options()
+    options.intra_op_num_threads = threads
+    session = open_program(program, options)
+    return _bound(session, {name: inputs[name] for name in program.inputs}, program)
+
+
+def as_program(kernels: KernelGraph) -> Program:
+    """All of a kernel graph as one program."""
+    graph = onnx.GraphProto(name="rewritten", node=kernels.nodes)
+    graph.input.extend(_value(kernels.tensors[name]) for name in kernels.inputs)
+    computed = [name for name in kernels.outputs if name in kernels.producer]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in computed)
+    graph.initializer.extend(_initializer(name, array) for name, array in kernels.weights.items())
+    opsets = [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in kernels.opsets.items()]
+    proto = onnx.ModelProto(ir_version=kernels.ir_version, graph=graph, opset_import=opsets)
+    weights = tuple((name, array) for name, array in kernels.weights.items() if array.nbytes > INLINE_NBYTES)
+    return Program(proto.SerializeToString, tuple(kernels.inputs), tuple(computed), weights)
+
+
+def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(spec.name, _element(np.dtype(spec.dtype)), spec.shape)
+
+
+def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
+    if array.nbytes <= INLINE_NBYTES:
+        return onnx.numpy_helper.from_array(array, name)
+    tensor = onnx.TensorProto(name=name, data_type=_element(array.dtype), dims=array.shape)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=EXTERNAL_LOCATION)
+    return tensor
+
+
+def _element(dtype: np.dtype[Any]) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(dtype)
+
+
+def _quiet_options() -> Any:
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+def _bound(session: Any, inputs: Mapping[str, np.ndarray], kept: object) -> Candidate:
+    """A session with its inputs and outputs bound once; `kept` is what must live as long as the session."""
+    binding = session.io_binding()
+    for value in session.get_inputs():
+        binding.bind_cpu_input(value.name, np.asarray(inputs[value.name], order="C"))
+    for value in session.get_outputs():
+        binding.bind_output(value.name)
+
+    return Candidate(partial(_timed, session, binding, kept))
+
+
+def _timed(session: Any, binding: Any, kept: object, repeats: int) -> tuple[float, ...]:
+    del kept
+    samples = []
+    for _ in range(repeats):
+        started = time.perf_counter_ns()
+        session.run_with_iobinding(binding)
+        samples.append((time.perf_counter_ns() - started) / 1e3)
+    return tuple(samples)
+
 
 ZOO = ("squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_a", "nasnet_a@224")
 KERAS = ("nasnetmobile", "inceptionresnetv2", "xception", "inceptionv3", "densenet121", "efficientnetb0", "mobilenetv2")
@@ -79,10 +227,13 @@ class Case:
         return f"{self.network} batch {self.batch_size}"
 
 
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, networks=(), batch_sizes=(1, 8, 32), keras=Path, minutes=5.0, rounds=int, list=False,
+        threads=int, work=RESULTS / "cpu_networks", output=RESULTS / "cpu_networks.json",
+    )  # fmt: skip
     deadline = time.monotonic() + 60 * options.minutes
-    results = Results(options.output, words)
+    results = Results(options)
     missing = [case for case in cases(options) if not results.is_done(case, _rounds(case, options))]
     for case in missing:
         if options.list:
@@ -100,47 +251,31 @@ def main(words: Sequence[str]) -> None:
         print("nothing is missing", file=sys.stderr)
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", help="comma-separated, as the list says; all by default")
-    parser.add_argument("--batch-sizes", default="1,8,32")
-    parser.add_argument("--keras", type=Path, metavar="FOLDER", help="what keras_models.py exported")
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
-    parser.add_argument("--rounds", type=int, help="samples of each alternative; by default fewer for larger batches")
-    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
-    parser.add_argument("--threads", type=int, help="cores to use; all by default")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "cpu_networks")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "cpu_networks.json")
-    return parser.parse_args(words)
-
-
-def cases(options: argparse.Namespace) -> Iterator[Case]:
+def cases(options: Namespace) -> Iterator[Case]:
     """What was asked for, batch size after batch size."""
     sources = {name: f"zoo:{name}" for name in ZOO}
     if options.keras is not None:
         sources |= {f"keras_{name}": str(options.keras / f"keras_{name}.onnx") for name in KERAS}
-    asked = options.networks.split(",") if options.networks else list(sources)
-    for batch_size in map(int, options.batch_sizes.split(",")):
+    asked = options.networks if options.networks else list(sources)
+    for batch_size in options.batch_sizes:
         for name in asked:
             if batch_size == 1 or name in BATCHED or options.networks:
                 yield Case(name, sources.get(name, name), batch_size)
 
 
-def _rounds(case: Case, options: argparse.Namespace) -> int:
+def _rounds(case: Case, options: Namespace) -> int:
     return options.rounds or ROUNDS.get(case.batch_size, FEWER_ROUNDS)
 
 
 class Results:
     """The results file: entries of networks at batch size 1 in "networks", of others in "batches" by their size."""
 
-    def __init__(self, path: Path, words: Sequence[str]) -> None:
+    def __init__(self, options: Namespace) -> None:
         """Reads what is there."""
-        self.path = path
-        self._content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._options, self._content = options, known_results(options.output)
         where = {key: self._content[key] for key in ("machine", "versions") if key in self._content}
         for name, entry in self._of(1).items():
             self._of(1)[name] = {**where, **entry}
-        self._command = ("python", f"benchmarks/{Path(__file__).name}", *words)
 
     def entry(self, case: Case) -> dict[str, Any] | None:
         """What is known of a case."""
@@ -155,26 +290,21 @@ class Results:
     def put(self, case: Case, entry: Mapping[str, Any]) -> None:
         """Keeps an entry, in the file too."""
         self._of(case.batch_size)[case.network] = dict(entry)
-        batches = {size: self._content.get("batches", {}).get(size, {}) for size in sorted(self._batches(), key=int)}
+        known = self._content.get("batches", {})
+        batches = {size: known[size] for size in sorted(known, key=int)}
         self._content = {"batch_size": 1, "networks": self._of(1), "batches": batches}
-        keep_results(self.path, self._content, command=self._command, rivals=RIVALS, goes_on=True)
-
-    def _batches(self) -> list[str]:
-        return list(self._content.get("batches", {}))
+        write_results(self._options, self._content, rivals=RIVALS, goes_on=True)
 
     def _of(self, batch_size: int) -> dict[str, Any]:
-        if batch_size == 1:
-            found: dict[str, Any] = self._content.setdefault("networks", {})
-        else:
-            found = self._content.setdefault("batches", {}).setdefault(str(batch_size), {})
-        return found
+        networks: dict[str, Any] = self._content.setdefault("networks", {})
+        return networks if batch_size == 1 else self._content.setdefault("batches", {}).setdefault(str(batch_size), {})
 
 
 def _n_rounds(entry: Mapping[str, Any]) -> int:
     return min((len(samples) for samples in entry["samples_us"].values()), default=0)
 
 
-def advance(case: Case, results: Results, options: argparse.Namespace, deadline: float) -> bool:
+def advance(case: Case, results: Results, options: Namespace, deadline: float) -> bool:
     """Does what is missing of one case as far as the time goes; whether that is all."""
     entry, rounds = results.entry(case), _rounds(case, options)
     model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
@@ -206,7 +336,7 @@ def _is_cut_off(entry: Mapping[str, Any]) -> bool:
     return bool(search["seconds"] > 0.95 * search["budget_s"] and search["calls"] < MOST_SEARCHES)
 
 
-def searched(model: Model, options: argparse.Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:
+def searched(model: Model, options: Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:
     """Lets `optimize` decide, in so many calls until now; its schedule is kept at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = path.parent / "profile.db"
@@ -271,4 +401,4 @@ def _line(case: Case, entry: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

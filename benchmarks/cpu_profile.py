@@ -5,12 +5,13 @@
 MODEL is named as `cpu_models.py` says. Each library runs in a process of its own, on all cores and on one, and they are
 measured in turn; what each tells of its kernels is gathered by kind, and by operator of the model as far as names tell.
 Models that are in the results file already stay there. `cpu_profile_page.py` makes the tables.
+
+Options:
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from typing import Any
 
 from children import REST_SECONDS, Child, serve
 from cpu_models import cpu_model, short_name
-from cpu_profilers import LIBRARIES, profiler
-from testbed import write_results
+from cpu_profilers import LIBRARIES
+from testbed import known_results, read_options, write_results
 
 from iosched.runtime.cores import cpu_count
 
@@ -28,18 +29,13 @@ from iosched.runtime.cores import cpu_count
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--child"]:
         library, name, threads = words[1:]
-        serve(profiler(library, cpu_model(name), int(threads)))
+        serve(LIBRARIES[library](cpu_model(name), int(threads)))
         return
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
-    known = options.output is not None and options.output.exists()
-    found = json.loads(options.output.read_text(encoding="utf-8"))["models"] if known else {}
+    options = read_options(__file__, words, {"models": {"nargs": "+"}}, rounds=5, output=Path)
+    found = known_results(options.output).get("models", {})
     for name in options.models:
         found[short_name(name)] = profiled(name, options.rounds)
-        write_results(options, Path(__file__).stem, words, {"models": found}, goes_on=True)
+        write_results(options, {"models": found}, goes_on=True)
 
 
 def profiled(name: str, rounds: int) -> dict[str, Any]:

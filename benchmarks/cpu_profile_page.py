@@ -5,21 +5,21 @@
 Writes `reports/cpu-where-time-goes.md` from `cpu_profile.template.md`, where `{{table NAME}}` holds the times of a
 network by the kind of kernel, and `{{losses NAME}}` for the operators where we lose most. A section between
 `<!-- if NAME -->` and `<!-- end -->` is left out where that network, or `cpu-roofline`, was not measured.
+
+Options:
+    --plot: draw the roofline (needs matplotlib)
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from testbed import RESULTS, markdown_table
+from testbed import chart, markdown_table, read_options, results
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent
@@ -38,20 +38,18 @@ _PLACE = re.compile(r"\{\{(\w+)(?: ([\w@]+))?\}\}")
 Entry = Mapping[str, Any]
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw the roofline (needs matplotlib)")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, plot=Path)
     PAGE.write_text(page(), encoding="utf-8")
     if options.plot is not None:
-        draw(_results("cpu-roofline"), _results("cpu-profile")["models"], options.plot)
+        draw(results("cpu-roofline"), results("cpu-profile")["models"], options.plot)
 
 
 def page() -> str:
     """The page, from the template and the results files."""
-    profile = _results("cpu-profile")
+    profile = results("cpu-profile")
     models, machine, versions = profile["models"], profile["machine"], profile["versions"]
-    roof = _results("cpu-roofline") if (RESULTS / "cpu-roofline.json").exists() else None
+    roof = results("cpu-roofline")
     there = {*models, *(["cpu-roofline"] if roof else [])}
     where = f"on {machine['cores']} cores of {machine['processor']} with onnxruntime {versions['onnxruntime']}"
     makers = {
@@ -61,15 +59,9 @@ def page() -> str:
         "peaks": lambda _: peak_table(roof),
         "roofline": lambda _: roof_table(roof, models),
     }
-    text = _SECTION.sub(
-        lambda found: f"{found[2]}\n" if found[1] in there else "", TEMPLATE.read_text(encoding="utf-8")
-    )
+    template = TEMPLATE.read_text(encoding="utf-8")
+    text = _SECTION.sub(lambda found: f"{found[2]}\n" if found[1] in there else "", template)
     return _PLACE.sub(lambda found: makers[found[1]](found[2]), text)
-
-
-def _results(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def latency_us(told: Entry) -> float:
@@ -83,11 +75,8 @@ def parts_us(told: Entry) -> dict[str, float]:
     kinds: Counter[str] = Counter()
     for kernel in told["kernels"]:
         kinds[kernel["kind"]] += kernel["us"]
-    found = {
-        **kinds,
-        "calls of kernels": told.get("calls_us", 0.0),
-        "waiting for the other": told.get("waiting_us", 0.0),
-    }
+    calls, waiting = told.get("calls_us", 0.0), told.get("waiting_us", 0.0)
+    found = {**kinds, "calls of kernels": calls, "waiting for the other": waiting}
     return {**found, "rest": latency_us(told) - sum(found.values())}
 
 
@@ -98,9 +87,8 @@ def time_table(entry: Entry) -> str:
     parts, latencies = [parts_us(each) for each in told], [latency_us(each) for each in told]
     headers = ["ms", *(f"{LIBRARIES[library]}, {n} {'core' if n == '1' else 'cores'}" for library, n in columns)]
     shown = [*KINDS, "calls of kernels", "waiting for the other", "rest"]
-    rows = [
-        [kind, *(_ms(each.get(kind, 0.0)) for each in parts)] for kind in shown if any(each.get(kind) for each in parts)
-    ]
+    known = [kind for kind in shown if any(each.get(kind) for each in parts)]
+    rows = [[kind, *(_ms(each.get(kind, 0.0)) for each in parts)] for kind in known]
     rows.append(["**latency**", *(f"**{_ms(us)}**" for us in latencies)])
     most = entry["threads"][0]
     by_column = dict(zip(columns, latencies, strict=True))
@@ -204,52 +192,27 @@ def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
 
 def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
     """Operations a second over operations a byte: the roof of all cores, and every network in every library."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "iosched"
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(8, 5))
     cores = max(roof["gflops"], key=int)
     intensities, peak = [1.1**step for step in range(57)], _peak(roof)
-    for size, style in (("L2", ":"), ("L3", "--"), ("memory", "-")):
-        bandwidth = median(roof["read_gb"][cores][size])
-        axis.plot(
-            intensities,
-            [min(peak, bandwidth * x) for x in intensities],
-            style,
-            c="#8a8f98",
-            lw=1,
-            label=f"read from {size}",
-        )
-    for library, text in LIBRARIES.items():
-        known = {name: counted for name, counted in roof["models"].items() if name in models}
-        x = [counted["flops"] / counted["nbytes"] for counted in known.values()]
-        y = [rates_gflops(models[name], counted["flops"])[library] for name, counted in known.items()]
-        axis.plot(x, y, "o", c=COLOURS[library], ms=5, label=text)
-    for name, counted in roof["models"].items():
-        if name in models:
-            top = max(rates_gflops(models[name], counted["flops"]).values())
-            axis.annotate(
-                name,
-                (counted["flops"] / counted["nbytes"], top),
-                (0, 7),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-            )
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="operations a byte that operators read and write",
-        ylabel="GFLOP/s on all cores",
-    )
-    axis.set_ylim(10, 2 * peak)
-    axis.legend(fontsize=8, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    known = {name: counted for name, counted in roof["models"].items() if name in models}
+    places = {name: counted["flops"] / counted["nbytes"] for name, counted in known.items()}
+    rates = {name: rates_gflops(models[name], counted["flops"]) for name, counted in known.items()}
+    label = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+    with chart(path, figsize=(8, 5)) as (_, axis):
+        for size, style in (("L2", ":"), ("L3", "--"), ("memory", "-")):
+            bandwidth = median(roof["read_gb"][cores][size])
+            limits = [min(peak, bandwidth * x) for x in intensities]
+            axis.plot(intensities, limits, style, c="#8a8f98", lw=1, label=f"read from {size}")
+        for library, text in LIBRARIES.items():
+            reached = [each[library] for each in rates.values()]
+            axis.plot(list(places.values()), reached, "o", c=COLOURS[library], ms=5, label=text)
+        for name, each in rates.items():
+            axis.annotate(name, (places[name], max(each.values())), (0, 7), **label)
+        axis.set(xlabel="operations a byte that operators read and write", ylabel="GFLOP/s on all cores")
+        axis.set(xscale="log", yscale="log")
+        axis.set_ylim(10, 2 * peak)
+        axis.legend(fontsize=8, loc="lower right")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -12,13 +12,13 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from cpu_models import chain
 
 from iosched.models.model import Model
 from iosched.models.source import read_proto
@@ -52,21 +52,16 @@ _COPIES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kernel:
+def _kernel(name: str, kind: str, operators: Sequence[str], us: float) -> dict[str, Any]:
     """One kernel of a library, with the latency that it adds to a run.
 
-    Attributes:
+    Args:
         name: as the library calls it.
         kind: what sort of work it is, a few words for a table.
         operators: names of the operators of the computation graph that it computes, as far as that can be told.
         us: on several threads of ours, the sum over the threads divided by their number.
     """
-
-    name: str
-    kind: str
-    operators: tuple[str, ...]
-    us: float
+    return {"name": name, "kind": kind, "operators": operators, "us": us}
 
 
 def kind_of(op_type: str, weight: Sequence[int] = ()) -> str:
@@ -96,9 +91,8 @@ class Owners:
     def __init__(self, model: Model) -> None:
         """Reads the names of tensors and of nodes, as the model had them before it was loaded."""
         self._by_name = dict(tensor_owners(model))
-        self.filters: dict[
-            str, Sequence[int]
-        ] = {}  # of convolutions, by the names of their nodes and, of the last one, of their operator
+        # of convolutions, by the names of their nodes and, of the last one, of their operator
+        self.filters: dict[str, Sequence[int]] = {}
         graph = read_proto(model.original).graph
         shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         later: dict[str, str] = {}  # for a tensor, the operator of a node that reads it
@@ -123,11 +117,6 @@ class Owners:
 def _undecorated(name: str) -> str:
     """Without what libraries put behind the name of a convolution, or of one that was a normalization."""
     return name.removesuffix("/WithoutBiases").removesuffix("_nchwc").removesuffix("_mul").removesuffix("_bn")
-
-
-def profiler(library: str, model: Model, threads: int) -> Answers:
-    """The words of one library on a number of threads."""
-    return _LIBRARIES[library](model, threads)
 
 
 # --- onnxruntime --------------------------------------------------------------------------------------------------
@@ -156,10 +145,10 @@ def _onnxruntime(model: Model, threads: int) -> Answers:
         folder.cleanup()
         us = np.maximum(_typical(np.transpose([event.us for event in found])) - own_us, 0.0)
         each = [
-            Kernel(e.name, kind_of(e.op_type, e.filters), owners.of([e.name]), float(own))
+            _kernel(e.name, kind_of(e.op_type, e.filters), owners.of([e.name]), float(own))
             for e, own in zip(found, us, strict=True)
         ]
-        return {"kernels": [asdict(kernel) for kernel in each], "profiling_us": own_us}
+        return {"kernels": each, "profiling_us": own_us}
 
     return {"time": lambda: plain.time(inputs, WARM + RUNS)[WARM:], "profiled": profiled, "kernels": kernels}
 
@@ -207,22 +196,13 @@ def profiling_us(threads: int) -> float:
     options.intra_op_num_threads = threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     folder = _profiled_in(options)
-    source = _nothing(EMPTY_CALLS)
+    source = chain(EMPTY_CALLS, ("Neg",), (1, 16))
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     for _ in range(WARM + ALONE_RUNS):
         session.run(None, {"t0": np.ones((1, 16), np.float32)})
     events = _events(Path(session.end_profiling()))
     folder.cleanup()
     return float(np.mean([us for event in events for us in event.us]))
-
-
-def _nothing(count: int) -> bytes:
-    """A chain of so many nodes that compute next to nothing, from t0 on."""
-    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("t0", f"t{count}")]
-    graph = helper.make_graph(nodes, "nothing", ends[:1], ends[1:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(proto.SerializeToString())
 
 
 # --- OpenVINO -----------------------------------------------------------------------------------------------------
@@ -259,7 +239,7 @@ def _openvino(model: Model, threads: int) -> Answers:
             covered = [_undecorated(each) for each in layers.get(name, [name])]
             operators = owners.of(covered)
             filters = next((owners.filters[each] for each in (*covered, *operators) if each in owners.filters), ())
-            found.append(asdict(Kernel(name, kind_of(op_type, filters), operators, float(us[name]))))
+            found.append(_kernel(name, kind_of(op_type, filters), operators, float(us[name])))
         return {"kernels": found}
 
     return {"time": lambda: plain.time(WARM + RUNS)[WARM:], "profiled": profiled, "kernels": kernels}
@@ -316,7 +296,7 @@ def _told(compiled: CompiledModel, spans_us: np.ndarray, coarse: Coarse, lanes: 
         calls = [_LANE.sub("", name) for name in task.name.split("+")]
         for call, (event, share) in zip(calls, shares[task.kernel], strict=True):
             kind = kind_of(event.op_type, event.filters)
-            found.append(asdict(Kernel(call, kind, coarse.get(call, ()), us * share / lanes)))
+            found.append(_kernel(call, kind, coarse.get(call, ()), us * share / lanes))
     return {
         "kernels": found,
         "calls_us": min(call_us * len(plan.tasks), float(task_us.sum())) / lanes,
@@ -392,15 +372,13 @@ def empty_call_us(cpus: Sequence[int]) -> float:
     spaces = {0: Space.INPUT, EMPTY_CALLS: Space.OUTPUT}
     buffers = tuple(Buffer(v.buffer, spaces.get(i, Space.ARENA), 64, 64 * i) for i, v in enumerate(views))
     plan = ExecutionPlan((tasks,), buffers, 64 * len(views), outputs=(views[-1],))
-    program = Program(lambda: _nothing(1), ("t0",), ("t1",))
+    program = Program(lambda: chain(1, ("Neg",), (1, 16)), ("t0",), ("t1",))
     with NativeExecutor(CheckedPlan(plan), [program], cpus=cpus) as executor:
         spans_us = executor.trace({"t0": np.ones((1, 16), np.float32)}, 60)[1][10:, 1:-1]
         return float(np.median(spans_us[..., 1] - spans_us[..., 0]))
 
 
-_LIBRARIES: Mapping[str, Callable[[Model, int], Answers]] = {
-    "onnxruntime": _onnxruntime,
-    "ours": _own,
-    "openvino": _openvino,
-}
-LIBRARIES = tuple(_LIBRARIES)
+LIBRARIES: Mapping[str, Callable[[Model, int], Answers]] = {
+    "onnxruntime": _onnxruntime, "ours": _own, "openvino": _openvino,
+}  # fmt: skip
+"""The words of each library on a number of threads."""

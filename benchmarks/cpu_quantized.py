@@ -6,11 +6,14 @@ Networks are those of the zoo and the `light_*` of the onnx package, quantized b
 for each channel of a weight, int8 weights, and uint8 or int8 for the rest. A schedule is searched for each network, and
 all is measured in turn, A B C A B C, and every sample is written down. Beside the latencies stand the largest
 differences from onnxruntime's results, in steps of the numbers that the network's last operator computes.
+
+Options:
+    --rounds: samples of each alternative
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -18,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from testbed import compared, print_table, speedup_text, write_results
+from testbed import print_table, write_results
 
-from iosched.jobs.bench import bench
+from iosched import Model, bench, load_model
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models import zoo
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
@@ -35,23 +36,24 @@ from iosched.scheduler.baselines import sequential
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from quantized import quantized
+from testbed import latency_cells, read_options
 
-NETWORKS = "squeezenet:uint8,light_inception_v2:uint8,light_shufflenet:uint8,inception_v3:uint8,squeezenet:int8"
+NETWORKS = (
+    "squeezenet:uint8", "light_inception_v2:uint8", "light_shufflenet:uint8", "inception_v3:uint8", "squeezenet:int8",
+)  # fmt: skip
 ALTERNATIVES = ("sequential", "greedy", "both", "onnxruntime", "openvino")
 
 
 def main() -> None:
-    options = _options()
+    options = read_options(__file__, networks=NETWORKS, rounds=15, profile_db=Path, output=Path)
     found: dict[str, Any] = {}
     rows = []
-    for text in options.networks.split(","):
+    for text in options.networks:
         name, activations = text.split(":")
         model = _quantized(name, activations)
-        settings = OptimizeSettings(profile_db=options.profile_db)
-        result = optimize(model, settings)
-        measured = bench(
-            model, result.document, names=ALTERNATIVES, rounds=options.rounds, profile_db=options.profile_db
-        )
+        database = options.profile_db
+        result = optimize(model, OptimizeSettings(profile_db=database))
+        measured = bench(model, result.document, names=ALTERNATIVES, rounds=options.rounds, profile_db=database)
         samples = {key: [round(sample, 1) for sample in turns] for key, turns in measured.samples_us.items()}
         found[text] = {
             "shipped": result.shipped,
@@ -59,25 +61,11 @@ def main() -> None:
             "steps_off": _steps_off(model),
             "samples_us": samples,
         }
-        against = compared(measured.samples_us, "onnxruntime")
-        medians = {row.name: row.latency_us for row in measured.rows}
-        cells = [
-            f"{medians[key] / 1e3:.2f}{speedup_text(against.get(key))}" if key in medians else ""
-            for key in ALTERNATIVES
-        ]
-        rows.append([text, *cells, result.shipped])
+        cells = dict(zip(samples, latency_cells(samples, "onnxruntime"), strict=True))
+        rows.append([text, *(cells.get(key, "") for key in ALTERNATIVES), result.shipped])
         print(json.dumps({text: {**found[text], "samples_us": None}}), file=sys.stderr, flush=True)
-        write_results(options, Path(__file__).stem, sys.argv[1:], {"networks": found})
+        write_results(options, {"networks": found})
     print_table(["network", *(f"{name}, ms" for name in ALTERNATIVES), "ships"], rows)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=NETWORKS)
-    parser.add_argument("--rounds", type=int, default=15, help="samples of each alternative")
-    parser.add_argument("--profile-db", type=Path, default=None)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    return parser.parse_args()
 
 
 def _quantized(name: str, activations: str) -> Model:

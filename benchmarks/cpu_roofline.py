@@ -7,15 +7,17 @@ fused multiply-adds that touch no memory; sums of an array that is read; a = b +
 core's cache, a few times its L2, and larger than the L3. Beside them stands what the libraries reach on one large
 product of matrices. Of each MODEL, named as `cpu_models.py` says, it notes the arithmetic and the bytes that its
 operators read and write, counted from their shapes.
+
+Options:
+    --seconds: how long each loop runs at least
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,9 +27,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from cpu_models import cpu_model, short_name
-from onnx import TensorProto, helper
-from testbed import print_table, write_results
+from cpu_models import cpu_model, model_of, short_name
+from onnx import helper
+from testbed import print_table, read_options, write_results
 
 from iosched.models.load import load_model
 from iosched.profiler.baselines.openvino import open_openvino
@@ -36,46 +38,7 @@ from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 
-SOURCE = """
-typedef float lanes __attribute__((vector_size(64)));
-enum { kChains = 12 };
-
-extern "C" float multiply_add(long count) {
-  lanes sums[kChains], a, b;
-  for (int i = 0; i < 16; ++i) a[i] = 0.999f, b[i] = 0.001f;
-  for (int c = 0; c < kChains; ++c) sums[c] = a + (float)c;
-  for (long i = 0; i < count; ++i) {
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) sums[c] = sums[c] * a + b;
-  }
-  float total = 0;
-  for (int c = 0; c < kChains; ++c) for (int i = 0; i < 16; ++i) total += sums[c][i];
-  return total;
-}
-
-extern "C" float read(const float* x, long count, long times) {
-  lanes sums[8] = {};
-  for (long time = 0; time < times; ++time) {
-    for (long i = 0; i + 128 <= count; i += 128) {
-#pragma GCC unroll 8
-      for (int c = 0; c < 8; ++c) sums[c] += *(const lanes*)(x + i + 16 * c);
-    }
-    asm volatile("" ::: "memory");
-  }
-  float total = 0;
-  for (int c = 0; c < 8; ++c) for (int i = 0; i < 16; ++i) total += sums[c][i];
-  return total;
-}
-
-extern "C" void triad(float* a, const float* b, const float* c, long count, long times) {
-  for (long time = 0; time < times; ++time) {
-    for (long i = 0; i + 16 <= count; i += 16) {
-      *(lanes*)(a + i) = *(const lanes*)(b + i) + 3.0f * *(const lanes*)(c + i);
-    }
-    asm volatile("" ::: "memory");
-  }
-}
-"""
+SOURCE = Path(__file__).with_suffix(".cpp")
 FLOPS_A_STEP = 12 * 16 * 2
 SIZES = {"L1": 24 << 10, "L2": 1 << 20, "L3": 24 << 20, "memory": 768 << 20}  # bytes of a core's arrays together
 PRODUCT = 1536  # rows and columns of the matrices
@@ -84,12 +47,8 @@ REPEATS = 9
 Loop = Callable[[int], object]  # of a core, which is given its number
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--seconds", type=float, default=0.5, help="how long each loop runs at least")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, {"models": []}, seconds=0.5, output=Path)
     counts = sorted({1, cpu_count()})
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         loops = compiled(Path(folder))
@@ -101,15 +60,14 @@ def main(words: Sequence[str]) -> None:
     found["product_gflops"] = {str(n): products(n) for n in counts}
     found["models"] = {short_name(name): _counted(name) for name in options.models}
     print_table(["what", *(f"{n} cores" for n in counts)], _rows(found, counts))
-    write_results(options, Path(__file__).stem, words, found)
+    write_results(options, found)
 
 
 def compiled(folder: Path) -> ctypes.CDLL:
     """The loops, made for this processor."""
-    source, library = folder / "loops.cpp", folder / "loops.so"
-    source.write_text(SOURCE, encoding="utf-8")
+    library = folder / "loops.so"
     flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC"]
-    subprocess.run([os.environ.get("CXX", "c++"), *flags, str(source), "-o", str(library)], check=True)
+    subprocess.run([os.environ.get("CXX", "c++"), *flags, str(SOURCE), "-o", str(library)], check=True)
     loops = ctypes.CDLL(str(library))
     pointer, long = ctypes.c_void_p, ctypes.c_long
     loops.multiply_add.argtypes, loops.multiply_add.restype = [long], ctypes.c_float
@@ -185,11 +143,8 @@ def on_cores(count: int, loop: Loop) -> float:
 
 def products(threads: int) -> dict[str, list[float]]:
     """What libraries reach on one product of large matrices, in thousand million operations a second."""
-    shape = [PRODUCT, PRODUCT]
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("a", "b", "c")]
-    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"], name="c")], "product", info[:2], info[2:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    model = load_model(proto.SerializeToString(), name="product")
+    node = helper.make_node("MatMul", ["a", "b"], ["c"], name="c")
+    model = load_model(model_of([node], ["a", "b"], ["c"], (PRODUCT, PRODUCT)), name="product")
     inputs = random_inputs(model.graph.inputs)
     with Reference(model, ReferenceSettings(intra_threads=threads)) as reference:
         found = {"onnxruntime": reference.time(inputs, 2 + REPEATS)[2:]}
@@ -213,4 +168,4 @@ def _rows(found: Mapping[str, Any], counts: Sequence[int]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,11 +7,14 @@ in which layout, and how they are shared out over the cores: by us ("sequential"
 whole of the rewritten graph as one session ("session"). FOLDER holds another version of the package, as `iosched`;
 a checkout has it in `build/lint`. Each alternative has a process of its own; they are measured in turn, A B C A B C.
 Beside the latencies stand counts of the lowered plans: nodes, conversions between layouts, tasks on each lane, waits.
+
+Options:
+    --before: where another version of the package is
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,30 +32,18 @@ WARM, IN_A_ROW = 2, 6
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--child"]:
         return answer(*words[1:])
-    from testbed import compared, print_table, speedup_text, write_results
+    from testbed import latency_cells, print_table, read_options, write_results
 
-    options = _options(words)
+    takes, before = {"models": {"nargs": "+"}}, {"action": "append", "default": []}
+    options = read_options(__file__, words, takes, before=before, rounds=15, output=Path)
     found, rows = {}, []
     for model in options.models:
         found[short_name(model)] = entry = measure(model, options.before, options.rounds)
         flat = {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
-        against = compared(flat, "onnxruntime")
-        cells = [f"{median(flat[name]) / 1e3:.2f}{speedup_text(against.get(name))}" for name in flat]
-        rows.append([short_name(model), *cells])
-        write_results(options, Path(__file__).stem, words, {"models": found})
+        rows.append([short_name(model), *latency_cells(flat, "onnxruntime")])
+        write_results(options, {"models": found})
     print_table(["model", *(f"{name}, ms" for name in flat)], rows)
     return None
-
-
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument(
-        "--before", metavar="FOLDER", action="append", default=[], help="where another version of the package is"
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    return parser.parse_args(words)
 
 
 def measure(model: str, before: Sequence[str], rounds: int) -> dict[str, Any]:

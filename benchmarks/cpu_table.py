@@ -5,128 +5,85 @@
 Prints the README's table; with `--write` that table is put into the README, and `reports/cpu-networks.md` and its chart
 are written anew. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
 `interleave.compare`.
+
+Options:
+    --write: write the README's table, the page and the chart
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import RESULTS, markdown_table, print_table, ratio_text, speedup_text
+from testbed import (
+    RESULTS,
+    chart,
+    known_results,
+    markdown_table,
+    print_table,
+    ratio_text,
+    read_options,
+    speedup_text,
+    with_table,
+)
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
 
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "benchmarks" / "reports"
+TEMPLATE = ROOT / "benchmarks" / "cpu_table.template.md"
 PAGE, CHART = REPORTS / "cpu-networks.md", REPORTS / "images" / "cpu-networks.svg"
 
 _DRAWS = 2000
 
 PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
+README_TABLE = f"| network | {PLAIN} |"
 COLUMNS = {
-    "onnxruntime-default": "without settings",
-    "openvino": "OpenVINO",
-    "sequential": "one after another, on both cores",
+    "onnxruntime-default": "without settings", "openvino": "OpenVINO", "sequential": "one after another, on both cores",
     FOUND: "schedule found",
-}
+}  # fmt: skip
 NAMES = {
-    "squeezenet": "SqueezeNet",
-    "googlenet": "GoogLeNet",
-    "inception_v3": "Inception V3",
-    "randwire": "RandWire",
-    "nasnet_a": "NASNet-A large",
-    "nasnet_a@224": "NASNet-A, 224 pixels",
-    "keras_nasnetmobile": "Keras: NASNet-Mobile",
-    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2",
-    "keras_xception": "Keras: Xception",
-    "keras_inceptionv3": "Keras: Inception V3",
-    "keras_densenet121": "Keras: DenseNet-121",
-    "keras_efficientnetb0": "Keras: EfficientNet-B0",
-    "keras_mobilenetv2": "Keras: MobileNetV2",
-}
+    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
+    "nasnet_a": "NASNet-A large", "nasnet_a@224": "NASNet-A, 224 pixels", "keras_nasnetmobile": "Keras: NASNet-Mobile",
+    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2", "keras_xception": "Keras: Xception",
+    "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
+    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
+}  # fmt: skip
 BRANCHY = (
     "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
     "keras_inceptionv3",
 )  # fmt: skip
 _SHIPS = {
-    SHIPPED: "the schedule found",
-    "sequential": "one after another",
-    "reference": "onnxruntime",
+    SHIPPED: "the schedule found", "sequential": "one after another", "reference": "onnxruntime",
     "openvino": "OpenVINO",
-}
+}  # fmt: skip
 _LINKS = (
-    ("alignment", PLAIN, "aligned"),
-    ("other rewriting", "aligned", "rewritten"),
-    ("our executor", "rewritten", "sequential"),
-    ("scheduling", "sequential", FOUND),
-    ("all of it", PLAIN, FOUND),
-)
+    ("alignment", PLAIN, "aligned"), ("other rewriting", "aligned", "rewritten"),
+    ("our executor", "rewritten", "sequential"), ("scheduling", "sequential", FOUND), ("all of it", PLAIN, FOUND),
+)  # fmt: skip
 """Each gain by its name: from one alternative to another."""
-
-_INTRO = """\
-# Networks on CPUs
-
-What `optimize` gains over onnxruntime and OpenVINO on {cores} cores of {processor}, in fp32. Measured by
-`benchmarks/cpu_networks.py` with onnxruntime {onnxruntime} and OpenVINO {openvino}{others}.
-`benchmarks/cpu_table.py --write` makes this page from `benchmarks/results/cpu_networks.json`.
-
-Up to *schedule found*, a cell has the median latency of interleaved runs in milliseconds, and its speedup over
-onnxruntime in its best setting with a [95 % interval](../../docs/measurement.md#what-ships):
-
-- *onnxruntime* is in its best setting, *without settings* in its default one.
-- *One after another, on both cores* is our executor without a schedule, with each operator divided over the cores.
-- *Ships* is the earlier decision of `optimize`, followed by its speedup over the better of onnxruntime and OpenVINO.
-
-![Speedup over onnxruntime](images/cpu-networks.svg)"""
-
-_SPLIT = """\
-## What gains what
-
-Four steps lead from plain onnxruntime to the schedule found. Each column is the speedup of one step:
-
-- *Alignment* gives the model channels that fill whole blocks. Plain onnxruntime runs both models.
-- *Other rewriting* is [all other rewrites](../../docs/cpu.md). Plain onnxruntime runs both models.
-- *Our executor* runs the rewritten nodes one after another, divided over the cores, instead of plain onnxruntime.
-- *Scheduling* runs them by the schedule found.
-- *All of it* is the speedup of the schedule found over plain onnxruntime on the original model."""
 
 Entry = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", type=Path, nargs="?", default=RESULTS / "cpu_networks.json")
-    parser.add_argument("--write", action="store_true", help="write the README's table, the page and the chart")
-    options = parser.parse_args(words)
-    results = json.loads(options.results.read_text(encoding="utf-8"))
+def main(words: Sequence[str] | None = None) -> None:
+    takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "cpu_networks.json"}}
+    options = read_options(__file__, words, takes, write=False)
+    results = known_results(options.results)
     print_table(*(short := short_table(results["networks"])))
     if options.write:
         readme = ROOT / "README.md"
-        readme.write_text(with_table(readme.read_text(encoding="utf-8"), short), encoding="utf-8")
+        text = with_table(readme.read_text(encoding="utf-8"), README_TABLE, markdown_table(*short))
+        readme.write_text(text, encoding="utf-8")
         PAGE.write_text(page(results), encoding="utf-8")
         draw(results["networks"], CHART)
-
-
-def with_table(text: str, new: Table) -> str:
-    """`text` with the table that has the same first column and `PLAIN` beside it replaced.
-
-    Raises:
-        ValueError: `text` has no such table.
-    """
-    lines = text.splitlines()
-    first = lines.index(next((line for line in lines if line.startswith(f"| network | {PLAIN} |")), ""))
-    end = next(index for index in range(first, len(lines)) if not lines[index].startswith("|"))
-    return "\n".join([*lines[:first], *markdown_table(*new).splitlines(), *lines[end:]]) + "\n"
 
 
 def table(networks: Mapping[str, Entry]) -> Table:
@@ -236,19 +193,18 @@ def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, flo
 
 def page(results: Mapping[str, Any]) -> str:
     """The page of the documentation."""
-    machine, versions = results["machine"], results["versions"]
-    known = {"onnxruntime": versions["onnxruntime"], "openvino": versions.get("openvino")}
-    intro = _INTRO.format(**machine, **known, others=_others(results["networks"], versions["onnxruntime"]))
-    networks = results["networks"]
-    parts = [intro, "## Batch size 1", goals(networks), markdown_table(*table(networks))]
-    for size, networks in results.get("batches", {}).items():
-        if any(entry["samples_us"] for entry in networks.values()):
-            text = f"{goals(networks)}{_missing(results['networks'], networks)}"
-            parts += [f"## Batch size {size}", text, markdown_table(*table(networks))]
-    split = split_table(results["networks"])
-    if split[1]:
-        parts += [_SPLIT, markdown_table(*split)]
-    return "\n\n".join(parts) + "\n"
+    networks, versions = results["networks"], results["versions"]
+    parts = ["## Batch size 1", goals(networks), markdown_table(*table(networks))]
+    for size, entries in results.get("batches", {}).items():
+        if any(entry["samples_us"] for entry in entries.values()):
+            text = f"{goals(entries)}{_missing(networks, entries)}"
+            parts += [f"## Batch size {size}", text, markdown_table(*table(entries))]
+    template, split = TEMPLATE.read_text(encoding="utf-8"), split_table(networks)
+    known = {"onnxruntime": versions["onnxruntime"], "openvino": versions.get("openvino"), **results["machine"]}
+    return (template if split[1] else template.partition("\n## What gains what")[0]).format(
+        **known, others=_others(networks, versions["onnxruntime"]), tables="\n\n".join(parts),
+        split=markdown_table(*split),
+    )  # fmt: skip
 
 
 def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
@@ -270,32 +226,24 @@ def _others(networks: Mapping[str, Entry], version: str) -> str:
 
 def draw(networks: Mapping[str, Entry], path: Path) -> None:
     """A bar for each alternative of each network: how many times as fast as onnxruntime, with the interval."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "iosched"
-    from matplotlib import pyplot
-
     bars = {"openvino": "#a9b4c2", "sequential": "#e0a458", FOUND: "#4c78a8", SHIPPED: "#1d242d"}
     words = {**COLUMNS, "sequential": "one after another", SHIPPED: "what ships"}
     shown = list(in_order(networks))
-    figure, axis = pyplot.subplots(figsize=(9, 0.62 * len(shown) + 1.4))
     height = 0.8 / len(bars)
-    for number, (name, colour) in enumerate(bars.items()):
-        found = [ratio(entry["samples_us"], PLAIN, name) for _, entry in shown]
-        places = [index + (number - (len(bars) - 1) / 2) * height for index, each in enumerate(found) if each]
-        known = [each for each in found if each]
-        errors = [[c.value - c.low for c in known], [c.high - c.value for c in known]]
-        style = {"ecolor": "#8a8f98", "error_kw": {"lw": 0.8}}
-        axis.barh(places, [c.value for c in known], height, xerr=errors, color=colour, label=words[name], **style)
-    axis.axvline(1, c="#1d242d", lw=0.8)
-    axis.set_yticks(range(len(shown)), [NAMES.get(name, name) for name, _ in shown])
-    axis.invert_yaxis()
-    axis.set(xlabel="times as fast as onnxruntime at its best setting, batch size 1")
-    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    style = {"ecolor": "#8a8f98", "error_kw": {"lw": 0.8}}
+    with chart(path, figsize=(9, 0.62 * len(shown) + 1.4)) as (_, axis):
+        for number, (name, colour) in enumerate(bars.items()):
+            found = [ratio(entry["samples_us"], PLAIN, name) for _, entry in shown]
+            places = [index + (number - (len(bars) - 1) / 2) * height for index, each in enumerate(found) if each]
+            known = [each for each in found if each]
+            errors = [[c.value - c.low for c in known], [c.high - c.value for c in known]]
+            axis.barh(places, [c.value for c in known], height, xerr=errors, color=colour, label=words[name], **style)
+        axis.axvline(1, c="#1d242d", lw=0.8)
+        axis.set_yticks(range(len(shown)), [NAMES.get(name, name) for name, _ in shown])
+        axis.invert_yaxis()
+        axis.set(xlabel="times as fast as onnxruntime at its best setting, batch size 1")
+        axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

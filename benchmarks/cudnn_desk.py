@@ -8,13 +8,21 @@ It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or what 
 to, which answers the few calls that building makes. A plan that builds is no proof that it runs; one that does not
 build will not run either. With `--variants` it prints instead what cuDNN offers for single kernels that the runtime
 could make, as in reports/cudnn-coverage.md; with `--stored`, how long choosing, building again and loading take.
+
+Options:
+    --networks: comma-separated; all of the zoo and light_* by default
+    --device: description of a GPU
+    --at-most: plans to build for each graph
+    --variants: single kernels instead of networks
+    --stored: time to build, to build again and to load
+    --output: file for all rows
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -22,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cudnn_graphs import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
-from testbed import keep_results
+from cudnn_layouts import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
+from testbed import print_table, read_options, write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
@@ -49,44 +57,33 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    options = _options()
+    options = read_options(
+        __file__, networks=(), precisions=tuple(PRECISIONS), batch_sizes=(1,), device=HERE / "devices/h100.json",
+        at_most=2, variants=False, stored=False, output=Path,
+    )  # fmt: skip
     device = GpuDescription.from_json(options.device.read_text(encoding="utf-8"))
     try:
         print(f"cuDNN {load_cudnn().backend_version_string()} for {device.name}", file=sys.stderr)
         if options.variants:
-            _print_variants(device, options.precisions.split(","))
+            _print_variants(device, options.precisions)
             return
         rows = _stored(options, device) if options.stored else _check_networks(options, device)
     except IoschedError as error:
         sys.exit(f"{error}")
-    if options.output:
-        about = {"device": device.name, "cudnn": load_cudnn().backend_version_string()}
-        keep_results(options.output, {"about": about, "graphs": rows}, seeds={}, in_lines=True)
+    about = {"device": device.name, "cudnn": load_cudnn().backend_version_string()}
+    write_results(options, {"about": about, "graphs": rows}, seeds={}, in_lines=True)
     sys.exit(not options.stored and any(not row["built"] for row in rows))
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=None, help="comma-separated; all of the zoo and light_* by default")
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--batch-sizes", default="1")
-    parser.add_argument("--device", type=Path, default=HERE / "devices/h100.json", help="description of a GPU")
-    parser.add_argument("--at-most", type=int, default=2, help="plans to build for each graph")
-    parser.add_argument("--variants", action="store_true", help="single kernels instead of networks")
-    parser.add_argument("--stored", action="store_true", help="time to build, to build again and to load")
-    parser.add_argument("-o", "--output", type=Path, default=None, help="file for all rows")
-    return parser.parse_args()
-
-
-def _check_networks(options: argparse.Namespace, device: GpuDescription) -> list[dict[str, object]]:
+def _check_networks(options: Namespace, device: GpuDescription) -> list[dict[str, object]]:
     """Prints one line for each network, batch size and precision; returns one row for each different graph."""
     known: dict[Graph, dict[str, object]] = {}
     gpu = gpu_of(device)
     print(f"{'network':<20} batch precision graphs sliced grouped merged  none misaligned slowest build s")
-    for name in options.networks.split(",") if options.networks else all_names():
-        for batch_size in map(int, options.batch_sizes.split(",")):
+    for name in options.networks or all_names():
+        for batch_size in options.batch_sizes:
             model = network_of(name, batch_size)
-            for precision in options.precisions.split(","):
+            for precision in options.precisions:
                 graphs = all_graphs(model, *preferred(precision, gpu), gpu)
                 for graph in graphs:
                     if graph not in known:
@@ -154,21 +151,16 @@ def _variants(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[Vi
     yield "the same, residual in a wider tensor", replace(same, residual=True), (*dense, image(wide)), (image(),)
     yield "conv + bias, ReLU, into a slice of channels", same, dense, (image(wide),)
     yield "conv + bias, ReLU, from a slice of channels", same, (image(wide), weight, bias), (image(),)
-    yield "conv + bias, ReLU, of 8 groups", replace(same, groups=8), (
-        image(), _view((64, 3, 3, 8), precision), bias,
-    ), (image(),)  # fmt: skip
-    yield "depthwise conv + bias, ReLU", replace(same, groups=64), (
-        image(), _view((64, 3, 3, 1), precision), bias,
-    ), (image(),)  # fmt: skip
-    yield "ReLU before a pointwise conv + bias", replace(point, leading_relu=True, activation=IDENTITY), (
-        image(), _view((64, 1, 1, 64), precision), bias,
-    ), (image(),)  # fmt: skip
+    eight, each, ones = (_view(shape, precision) for shape in ((64, 3, 3, 8), (64, 3, 3, 1), (64, 1, 1, 64)))
+    before = replace(point, leading_relu=True, activation=IDENTITY)
+    yield "conv + bias, ReLU, of 8 groups", replace(same, groups=8), (image(), eight, bias), (image(),)
+    yield "depthwise conv + bias, ReLU", replace(same, groups=64), (image(), each, bias), (image(),)
+    yield "ReLU before a pointwise conv + bias", before, (image(), ones, bias), (image(),)
     yield from _lines_and_solids(precision)
     for title, operation in _ACTIVATIONS.items():
         yield f"conv + bias, {title}", _InsteadOfRelu(same, operation), dense, (image(),)
-    yield "dense layer + bias, ReLU", Dense(True, RELU, precision), (
-        _view((16, 2048), precision), _view((1000, 2048), precision), _view((1000,), precision),
-    ), (_view((16, 1000), precision),)  # fmt: skip
+    x, w, b, y = (_view(shape, precision) for shape in ((16, 2048), (1000, 2048), (1000,), (16, 1000)))
+    yield "dense layer + bias, ReLU", Dense(True, RELU, precision), (x, w, b), (y,)
     batch = _view((12, 64, 64), precision)
     yield "matmul of computed matrices in batches", MatMul(precision), (batch, batch), (batch,)
 
@@ -189,12 +181,9 @@ def _lines_and_solids(precision: Precision) -> Iterator[tuple[str, CudnnKernel, 
         yield f"{title}: conv + residual + bias, ReLU", with_residual, (*reads, y), (y,)
         yield f"{title}: the same, residual in a wider tensor", with_residual, (*reads, wide), (y,)
         yield f"{title}: conv + bias, ReLU, into a slice of channels", kernel, reads, (wide,)
-        yield f"{title}: conv + bias, ReLU, of 8 groups", replace(kernel, groups=8), (
-            y, _view((64, 8, *(3,) * axes), precision), bias,
-        ), (y,)  # fmt: skip
-        yield f"{title}: depthwise conv + bias, ReLU", replace(kernel, groups=64), (
-            y, _view((64, 1, *(3,) * axes), precision), bias,
-        ), (y,)  # fmt: skip
+        for name, groups in (("conv + bias, ReLU, of 8 groups", 8), ("depthwise conv + bias, ReLU", 64)):
+            weight = _view((64, 64 // groups, *(3,) * axes), precision)
+            yield f"{title}: {name}", replace(kernel, groups=groups), (y, weight, bias), (y,)
 
 
 _ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -243,7 +232,6 @@ class _WithoutRelu:
 
 def _print_variants(device: GpuDescription, precisions: list[str]) -> None:
     """A table in Markdown: engine configurations offered, the engines, seconds to build the first."""
-    print("| kernel | " + " | ".join(precisions) + " |\n|" + "---|" * (1 + len(precisions)))
     cells: dict[str, list[str]] = {}
     for precision in precisions:
         for title, kernel, reads, writes in _variants(Precision(precision)):
@@ -253,23 +241,21 @@ def _print_variants(device: GpuDescription, precisions: list[str]) -> None:
             offer = build_cudnn_plans(kernel, reads, writes, device, at_most=at_most)
             seconds = (time.perf_counter() - started) / max(len(offer.plans), 1)
             cells.setdefault(title, []).append(f"{offer.offered}, {seconds:.1f} s" if offer.plans else "none")
-    for title, row in cells.items():
-        print(f"| {title} | " + " | ".join(row) + " |")
+    print_table(["kernel", *precisions], [[title, *row] for title, row in cells.items()])
 
 
-def _stored(options: argparse.Namespace, device: GpuDescription) -> list[dict[str, Any]]:
+def _stored(options: Namespace, device: GpuDescription) -> list[dict[str, Any]]:
     """A table in Markdown: what it takes to build all candidates, and one plan again, or to load it instead."""
     titles = ("network", "precision", "kernels", "plans", "nameless", "all built, s", "one built again, ms",
               "one loaded, ms", "KB")  # fmt: skip
-    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     rows, gpu = [], gpu_of(device)
-    for name in options.networks.split(",") if options.networks else names():
+    for name in options.networks or names():
         model = network_of(name)
-        for precision in options.precisions.split(","):
+        for precision in options.precisions:
             lowering = lower(Network(model, *preferred(precision, gpu), gpu=gpu), sequential(model.graph))
             cells = _stored_cells(list(dict.fromkeys(graphs_of(lowering))), device)
-            print(f"| {name} | {precision} | {' | '.join(cells)} |", flush=True)
             rows.append(dict(zip(titles, (name, precision, *cells), strict=True)))
+    print_table(titles, [list(row.values()) for row in rows])
     return rows
 
 

@@ -9,30 +9,136 @@ only described, as the runtime does where nothing may be timed, and prints table
 their workspaces; that before (cuDNN's first choice in NHWC) and now (the guess in the layout that is preferred); and
 the graphs for which no tuned plan goes without copies of tensors. It needs what cudnn_desk.py needs, and nothing with
 `--read`.
+
+Options:
+    --device: description of a GPU
+    --read: results to make tables of
+    --output: file for all rows
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cudnn_graphs import Graph, all_graphs, gpu_of, network_of, preferred
-from testbed import keep_results
+from testbed import known_results, markdown_table, read_options, write_results
 
+from iosched import Model, Stage, Strategy, load_model
 from iosched.models.errors import IoschedError
-from iosched.models.zoo import names
+from iosched.models.zoo import build, names
+from iosched.models.zoo.light import NAMES, light_model
 from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MAX_WORKSPACE_NBYTES
 from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, is_generic
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
-from iosched.runtime.cuda.layout import Layout
-from iosched.scheduler.precision import PRECISIONS
+from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
+from iosched.runtime.cuda.kernels.conv import Conv
+from iosched.runtime.cuda.layout import Layout, preferred_layout
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.plan import View
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.precision import PRECISIONS, precision_named
+from iosched.scheduler.strategies import merge_classes
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A kernel with the tensors it works on, wherever these are."""
+
+    kernel: CudnnKernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+    @property
+    def parts(self) -> tuple[CudnnKernel, tuple[View, ...], tuple[View, ...]]:
+        """The kernel, what it reads and what it writes."""
+        return self.kernel, self.reads, self.writes
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether it reads or writes a part of a wider tensor."""
+        return any(_is_slice(view) for view in (*self.reads, *self.writes))
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        shapes = " ".join("x".join(map(str, view.shape or ())) for view in (*self.reads[:2], *self.writes))
+        return f"{_kernel_text(self.kernel)} {shapes}{' sliced' if self.is_sliced else ''}"
+
+
+def all_names() -> list[str]:
+    """Networks of the zoo, and the onnx package's with drawn weights."""
+    return [*names(), *(f"light_{name}" for name in NAMES)]
+
+
+def network_of(name: str, batch_size: int = 1) -> Model:
+    """The network of that name."""
+    proto = light_model(name) if name.startswith("light_") else build(name)
+    return load_model(proto.SerializeToString(), name=name, batch_size=batch_size)
+
+
+def gpu_of(device: GpuDescription) -> Gpu:
+    """What the lowering knows of a described GPU."""
+    return Gpu(device.sm_version, json.loads(device.properties)["multiProcessorCount"])
+
+
+def preferred(precision: str, gpu: Gpu) -> tuple[Precision, Layout]:
+    """The precision of that name, and the layout of images that goes with it.
+
+    Raises:
+        UsageError: there is no such precision.
+    """
+    name = precision_named(precision)
+    return Precision(name), preferred_layout(name, gpu)
+
+
+def all_graphs(model: Model, precision: Precision, layout: Layout, gpu: Gpu) -> dict[Graph, bool]:
+    """Every different graph of the model under any schedule, and whether it is of merged convolutions."""
+    network = Network(model, precision, layout, gpu=gpu)
+    found = dict.fromkeys(graphs_of(lower(network, sequential(model.graph))), False)
+    for members in merge_classes(model.graph, model.graph.by_name):
+        lowering = lower_stage(network, Stage(Strategy.MERGE, tuple((name,) for name in members)))
+        for graph in graphs_of(lowering) if lowering else ():
+            found.setdefault(graph, True)
+    return found
+
+
+def graphs_of(lowering: Lowering) -> Iterator[Graph]:
+    """The graphs of a plan, in its order."""
+    for task in (task for lane in lowering.plan.lanes for task in lane):
+        kernel = lowering.kernels[task.kernel]
+        if isinstance(kernel, CudnnKernel):
+            yield Graph(kernel, tuple(map(_anywhere, task.reads)), tuple(map(_anywhere, task.writes)))
+
+
+def _anywhere(view: View) -> View:
+    """The view with nothing of its place but how well it is aligned."""
+    return replace(view, buffer="", offset=view.offset % 16)
+
+
+def _is_slice(view: View) -> bool:
+    item = 2 if view.dtype == "float16" else 4
+    return view.strides is not None and view.strides not in {each.strides_of(view.shape or (), item) for each in Layout}
+
+
+def _kernel_text(kernel: CudnnKernel) -> str:
+    if not isinstance(kernel, Conv):
+        return type(kernel).__name__
+    parts = [f"Conv stride {kernel.strides} pads {kernel.pads}"]
+    parts += [f"groups {kernel.groups}"] if kernel.groups > 1 else []
+    parts += ["+ residual"] if kernel.residual else []
+    parts += ["+ bias"] if kernel.bias else []
+    parts += [kernel.activation.type] if kernel.activation.type else []
+    return " ".join(parts)
+
 
 HERE = Path(__file__).parent
 KINDS = ("nothing", "slices", "generic", "tensors")
@@ -44,13 +150,16 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    options = _options()
+    several = {"type": Path, "nargs": "+", "default": []}
+    options = read_options(
+        __file__, networks=tuple(names()), precisions=tuple(PRECISIONS), batch_sizes=(1, 16), read=several,
+        device=HERE / "devices/h100.json", output=Path,
+    )  # fmt: skip
     try:
         found = [read(path) for path in options.read] or [_built(options)]
     except IoschedError as error:
         sys.exit(f"{error}")
-    if options.output:
-        keep_results(options.output, _columns(found[0]), seeds={}, in_lines=True)
+    write_results(options, _columns(found[0]), seeds={}, in_lines=True)
     print("\n".join((*table(found), "", *before_and_now(found), "", *left(found))))
 
 
@@ -61,30 +170,19 @@ def _columns(found: Row) -> Row:
 
 
 def read(path: Path) -> Row:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = known_results(path)
     rows = [dict(zip(content["columns"], row, strict=True)) for row in content["graphs"]]
     return {"about": content["about"], "graphs": rows}
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=",".join(names()))
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--batch-sizes", default="1,16")
-    parser.add_argument("--device", type=Path, default=HERE / "devices/h100.json", help="description of a GPU")
-    parser.add_argument("--read", type=Path, nargs="+", default=[], help="results to make tables of")
-    parser.add_argument("-o", "--output", type=Path, default=None, help="file for all rows")
-    return parser.parse_args()
-
-
-def _built(options: argparse.Namespace) -> Row:
+def _built(options: Namespace) -> Row:
     """One row for each different graph and layout."""
     device = GpuDescription.from_json(options.device.read_text(encoding="utf-8"))
     gpu, known, rows = gpu_of(device), set[Graph](), list[Row]()
-    for name in options.networks.split(","):
-        for batch_size in map(int, options.batch_sizes.split(",")):
+    for name in options.networks:
+        for batch_size in options.batch_sizes:
             model = network_of(name, batch_size)
-            for text in options.precisions.split(","):
+            for text in options.precisions:
                 precision, better = preferred(text, gpu)
                 for layout in Layout:
                     new = [graph for graph in all_graphs(model, precision, layout, gpu) if graph not in known]
@@ -135,12 +233,13 @@ def _cells(found: Sequence[Row]) -> Iterator[tuple[str, str, int, str, list[Row]
 
 
 def table(found: Sequence[Row]) -> Iterator[str]:
-    yield f"| GPU | precision | batch | layout | graphs | first: {', '.join(KINDS)} | taken: the same |"
-    yield "|---|---|---|---|---|---|---|"
+    headers = ["GPU", "precision", "batch", "layout", "graphs", f"first: {', '.join(KINDS)}", "taken: the same"]
+    cells = []
     for gpu, precision, batch_size, layout, rows in _cells(found):
         text = f"**{layout.upper()}**" if rows[0]["preferred"] else layout.upper()
-        counts = " | ".join(_counts(rows, which) for which in ("first", "taken"))
-        yield f"| {gpu} | {precision} | {batch_size} | {text} | {len(rows)} | {counts} |"
+        counts = (_counts(rows, which) for which in ("first", "taken"))
+        cells.append([gpu, precision, str(batch_size), text, str(len(rows)), *counts])
+    yield from markdown_table(headers, cells).splitlines()
 
 
 def _counts(rows: Sequence[Row], which: str) -> str:
@@ -150,30 +249,28 @@ def _counts(rows: Sequence[Row], which: str) -> str:
 
 def before_and_now(found: Sequence[Row]) -> Iterator[str]:
     """Conversions as the runtime was, and as it is."""
-    yield "| GPU | precision | graphs before | convert | generic | graphs now | convert | generic |"
-    yield "|---|---|---|---|---|---|---|---|"
+    cells = []
     for each in found:
         for precision in dict.fromkeys(row["precision"] for row in each["graphs"]):
             rows = [row for row in each["graphs"] if row["precision"] == precision]
             before = [row["first_copies"] for row in rows if row["layout"] == Layout.NHWC.value]
             now = [row["taken_copies"] for row in rows if row["preferred"]]
-            counts = (len(before), before.count("tensors"), before.count("generic"),
-                      len(now), now.count("tensors"), now.count("generic"))  # fmt: skip
-            yield f"| {each['about']['device']} | {precision} | {' | '.join(map(str, counts))} |"
+            counts = (n for part in (before, now) for n in (len(part), part.count("tensors"), part.count("generic")))
+            cells.append([each["about"]["device"], precision, *map(str, counts)])
+    headers = ["GPU", "precision", "graphs before", "convert", "generic", "graphs now", "convert", "generic"]
+    yield from markdown_table(headers, cells).splitlines()
 
 
 def left(found: Sequence[Row]) -> Iterator[str]:
     """Graphs whose plan copies tensors or is generic, in the layout that is preferred: images and filters."""
-    yield "| GPU | precision | network | plan | images, filters |"
-    yield "|---|---|---|---|---|"
     graphs: dict[tuple[str, ...], list[str]] = {}
     for each in found:
         for row in each["graphs"]:
             if row["preferred"] and row["taken_copies"] in ("tensors", "generic"):
                 key = (each["about"]["device"], row["precision"], row["network"], row["taken_copies"])
                 graphs.setdefault(key, []).append(", ".join(_SHAPE.findall(row["graph"])[:2]))
-    for key, texts in graphs.items():
-        yield f"| {' | '.join(key)} | {'; '.join(texts)} |"
+    rows = [[*key, "; ".join(texts)] for key, texts in graphs.items()]
+    yield from markdown_table(["GPU", "precision", "network", "plan", "images, filters"], rows).splitlines()
 
 
 if __name__ == "__main__":

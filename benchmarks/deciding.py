@@ -5,12 +5,15 @@
 The rounds are made up; what decides is what `optimize` runs (`until_settled`). Noise is that of real rounds: the
 samples of a random network of results/cpu_networks.json, each over its median, and those of one round stay together.
 The scripts put others on top of it. A true ratio says how many times as fast the best of ours is as the faster runtime.
+
+Options:
+    --output: where the results go
+    --searches: how many searches in all
+    --calls: how many calls in a row each has
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import random
 import sys
@@ -19,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed import RESULTS, keep_results, markdown_table
+from testbed import markdown_table, read_options, results, write_results
 
 from iosched.jobs.time_budget import LEAST_DECIDING_S, MOST_DECIDING_S
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
@@ -41,9 +44,9 @@ OPENVINO = 0.93
 """How fast the slower runtime is, over the faster one."""
 
 _SAMPLES_OF = {
-    **{"found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy"},
-    **{"reference": "onnxruntime", "openvino": "openvino"},
-}
+    "found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy",
+    "reference": "onnxruntime", "openvino": "openvino",
+}  # fmt: skip
 
 
 @dataclass
@@ -105,9 +108,8 @@ SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": sto
 
 def noises() -> list[tuple[float, list[list[float]]]]:
     """For each network its latency in seconds, and for each round its samples over the medians of their rows."""
-    networks = json.loads((RESULTS / "cpu_networks.json").read_text())["networks"]
     found = []
-    for network in networks.values():
+    for network in results("cpu_networks")["networks"].values():
         samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
         medians = {name: quantile(each, 0.5) for name, each in samples.items()}
         rounds = zip(*([us / medians[name] for us in each] for name, each in samples.items()), strict=True)
@@ -122,11 +124,8 @@ def searched(
     draws = random.Random(f"{script} {ratio} {number}")
     latency_s, noise = draws.choice(networks)
     found_us = latency_s * 1e6 / ratio
-    latency_us = {
-        "found": found_us,
-        **{name: found_us / speed for name, speed in SLOWER.items()},
-        **{"reference": latency_s * 1e6, "openvino": latency_s * 1e6 / OPENVINO},
-    }
+    latency_us = {"found": found_us, **{name: found_us / speed for name, speed in SLOWER.items()}}
+    latency_us |= {"reference": latency_s * 1e6, "openvino": latency_s * 1e6 / OPENVINO}
     machine = Machine(latency_us, noise, SCRIPTS[script], draws)
     trial = Trial((), shares(["found"], 0, list(SLOWER)), ("reference", "openvino"))
     verdicts = []
@@ -151,13 +150,9 @@ def measured(searches: int, calls: int) -> list[dict[str, object]]:
             count = searches // (len(SCRIPTS) * len(RATIOS))
             found = [searched(script, ratio, calls, number, networks) for number in range(count)]
             ever = sum("faster" in each for each in found)
-            rows.append(
-                {
-                    **{"script": script, "ratio": ratio, "searches": count, "calls": calls},
-                    **{"first": Counter(each[0] for each in found), "last": Counter(each[-1] for each in found)},
-                    "ever_faster": ever,
-                }
-            )
+            first, last = (Counter(each[place] for each in found) for place in (0, -1))
+            about = {"script": script, "ratio": ratio, "searches": count, "calls": calls}
+            rows.append({**about, "first": first, "last": last, "ever_faster": ever})
             print(rows[-1], file=sys.stderr)
     return rows
 
@@ -178,14 +173,9 @@ def tables(rows: Sequence[Mapping[str, object]]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Runs the simulation and prints its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="where the results go")
-    parser.add_argument("--searches", type=int, default=10_000, help="how many searches in all")
-    parser.add_argument("--calls", type=int, default=10, help="how many calls in a row each has")
-    options = parser.parse_args(words)
+    options = read_options(__file__, words, output=Path, searches=10000, calls=10)
     rows = measured(options.searches, options.calls)
-    if options.output is not None:
-        keep_results(options.output, {"rest_s": REST_S, "search_s": SEARCH_S, "rows": rows}, seeds={"rounds": 0})
+    write_results(options, {"rest_s": REST_S, "search_s": SEARCH_S, "rows": rows}, seeds={"rounds": 0})
     print(tables(rows))
 
 

@@ -6,11 +6,16 @@ Three kinds of searches, each with a database of its own: on the machine as it i
 core burn time, from half a second after its beginning for so many seconds (`noticed`); and the same by a cost model
 that does not notice it, as before there was `profiler/measuring/disturbance.py` (`trusted`). Then all schedules found
 run as a whole in turn.
+
+Options:
+    --network: a name from `iosched zoo list`
+    --searches: of each kind
+    --seconds: that others burn the cores
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
@@ -23,8 +28,8 @@ from pathlib import Path
 from statistics import mean, median
 from unittest import mock
 
-from regret import bootstrap, candidate_of, in_turn
-from testbed import print_table, write_results, zoo_model
+from regret import Candidates, bootstrap, candidate_of, in_turn
+from testbed import interval_text, print_table, read_options, write_results, zoo_model
 
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
@@ -32,7 +37,6 @@ from iosched.profiler.measuring import disturbance
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 
 KINDS = ("quiet", "noticed", "trusted")
@@ -52,54 +56,32 @@ class Searched:
     predicted_us: float
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--network", default="squeezenet", help="a name from `iosched zoo list`")
-    parser.add_argument("--searches", type=int, default=2, help="of each kind")
-    parser.add_argument("--seconds", type=float, default=5.0, help="that others burn the cores")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
-    candidates: dict[tuple[object, ...], tuple[Stage, ...]] = {}
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, network="squeezenet", searches=2, seconds=5.0, rounds=15, output=Path)
+    candidates: Candidates = {}
     with CpuBackend(zoo_model(options.network)) as backend:
-        found = [
-            searched(backend, kind, options.seconds, candidates) for _ in range(options.searches) for kind in KINDS
-        ]
+        kinds = KINDS * options.searches
+        found = [searched(backend, kind, options.seconds, candidates) for kind in kinds]
         compiled = [backend.compile_stages(stages) for stages in candidates.values()]
         samples = in_turn([each for each in compiled if each is not None], options.rounds, 0)
     print_table(HEADERS, [row(kind, found, samples) for kind in KINDS])
-    content = {"searches": [asdict(each) for each in found], "samples_us": samples}
-    write_results(options, Path(__file__).stem, words, content)
+    write_results(options, {"searches": [asdict(each) for each in found], "samples_us": samples})
 
 
-def searched(
-    backend: CpuBackend, kind: str, seconds: float, candidates: dict[tuple[object, ...], tuple[Stage, ...]]
-) -> Searched:
+def searched(backend: CpuBackend, kind: str, seconds: float, candidates: Candidates) -> Searched:
     """One search; the reference of the yardstick is measured before it is disturbed."""
     with ProfileDatabase(None) as database:
         cost = CpuStageCost(backend, database)
-        cost.stage_latency_us(next(iter(_alone(backend))))
+        cost.stage_latency_us(next(iter(sequential(backend.graph).stages)))
         started = time.monotonic()
-        with (
-            nullcontext() if kind == "quiet" else burning(seconds),
-            _trusting() if kind == "trusted" else nullcontext(),
-        ):
+        trusting = mock.patch.multiple(disturbance, disturbances=lambda *_: (), doubts=lambda *_: ())
+        with nullcontext() if kind == "quiet" else burning(seconds), trusting if kind == "trusted" else nullcontext():
             result = search(backend.graph, cost, effort=CPU_EFFORT)
         number = candidate_of(candidates, result.schedule)
         predicted = result.schedule.predicted_us or 0.0
         one = Searched(kind, number, cost.measurements, cost.repeated, time.monotonic() - started, predicted)
     print(one, file=sys.stderr, flush=True)
     return one
-
-
-def _alone(backend: CpuBackend) -> Iterator[Stage]:
-    return sequential(backend.graph).stages
-
-
-@contextmanager
-def _trusting() -> Iterator[None]:
-    with mock.patch.multiple(disturbance, disturbances=lambda *_: (), doubts=lambda *_: ()):
-        yield
 
 
 @contextmanager
@@ -130,16 +112,14 @@ def row(kind: str, found: Sequence[Searched], samples: Sequence[Sequence[float]]
         for one, other in zip(own, quiet, strict=True)
     ]
     low, high = bootstrap(ratios)
+    counts = (mean(getattr(each, name) for each in own) for name in ("measurements", "anew"))
+    predicted, taken = mean(each.predicted_us for each in own), mean(median(samples[each.candidate]) for each in own)
     return [
-        kind,
-        f"{mean(each.measurements for each in own):.0f}",
-        f"{mean(each.anew for each in own):.0f}",
-        f"{mean(each.seconds for each in own):.1f}",
-        f"{mean(each.predicted_us for each in own) / 1e3:.2f}",
-        f"{mean(median(samples[each.candidate]) for each in own) / 1e3:.2f}",
-        "" if kind == "quiet" else f"{mean(map(median, ratios)):.3f} ({low:.3f} to {high:.3f})",
+        *(kind, *(f"{count:.0f}" for count in counts), f"{mean(each.seconds for each in own):.1f}"),
+        *(f"{us / 1e3:.2f}" for us in (predicted, taken)),
+        "" if kind == "quiet" else interval_text(mean(map(median, ratios)), low, high, ".3f"),
     ]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -23,9 +23,8 @@ def accuracy(genome: Genome, candidates: Candidates) -> float:
 
 def evaluated(candidates: Candidates, seed: int) -> int:
     rng = random.Random(seed)
-    population: Sequence[Genome] = [
-        {name: rng.choice(values) for name, values in candidates.items()} for _ in range(POPULATION)
-    ]
+    genomes = range(POPULATION)
+    population: Sequence[Genome] = [{name: rng.choice(values) for name, values in candidates.items()} for _ in genomes]
     seen: set[str] = set()
     for _ in range(GENERATIONS):
         seen |= {str(sorted(genome.items())) for genome in population}

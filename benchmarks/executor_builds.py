@@ -6,15 +6,17 @@ Each library runs the same two models under their greedy schedules, in turn, A B
 nearly all of the time is onnxruntime's, and a chain of pairs of tiny operators, where much of it is the executor's own:
 in each of its stages one core waits for the other. A sample is the median of a few runs. The first library is loaded
 twice, and its second row says how far the same thing differs from itself.
+
+Options:
+    builds: libraries made of runtime/cpu/executor.cpp
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -23,12 +25,11 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
-import onnx
-from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
-from testbed import print_table, write_results, zoo_model
+from cpu_models import model_of
+from onnx.helper import make_node
+from testbed import print_table, ratio_text, read_options, write_results, zoo_model
 
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import Model, load_model
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.profiler.measuring.statistics import Measurement
@@ -43,12 +44,8 @@ RUNS = 20  # in a sample
 HEADERS = ("model", "library", "median us", "times as fast as the first", "95 % interval")
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("builds", nargs="+", metavar="NAME=FILE", help="libraries made of runtime/cpu/executor.cpp")
-    parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, {"builds": {"nargs": "+"}}, rounds=101, output=Path)
     os.environ[SHARE_VARIABLE] = "1"  # all take the same cores, in turn
     files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.builds)}
     first = next(iter(files))
@@ -58,11 +55,10 @@ def main(words: Sequence[str]) -> None:
     models = {"squeezenet": zoo_model("squeezenet"), "pairs": pairs_model()}
     measured = {name: measure(model, loaded, options.rounds) for name, model in models.items()}
     print_table(HEADERS, [row for name, found in measured.items() for row in rows(name, found)])
-    samples = {
-        name: {each: [round(us, 2) for us in found[each].samples_us] for each in found}
-        for name, found in measured.items()
-    }
-    write_results(options, Path(__file__).stem, words, {"samples_us": samples})
+    samples = {}
+    for name, found in measured.items():
+        samples[name] = {each: [round(us, 2) for us in found[each].samples_us] for each in found}
+    write_results(options, {"samples_us": samples})
 
 
 def load(file: Path) -> ctypes.CDLL:
@@ -77,9 +73,7 @@ def pairs_model() -> Model:
         nodes += [make_node(kind, [last], [name]) for kind, name in zip(("Sin", "Cos"), names, strict=False)]
         nodes.append(make_node("Mul", names[:2], names[2:]))
         last = names[2]
-    first, end = (make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 64]) for name in ("x", last))
-    graph = make_graph(nodes, "pairs", [first], [end])
-    return load_model(make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8).SerializeToString())
+    return load_model(model_of(nodes, ["x"], [last], (1, 64)), name="pairs")
 
 
 def measure(model: Model, loaded: Mapping[str, ctypes.CDLL], rounds: int) -> Mapping[str, Measurement]:
@@ -103,12 +97,12 @@ def sample(compiled: CompiledModel, inputs: Arrays) -> float:
 def rows(model: str, found: Mapping[str, Measurement]) -> list[Sequence[str]]:
     first = next(iter(found.values()))
     against = {name: compare(first, each) for name, each in found.items()}
-    known = {
-        name: ("-", "-") if each is None else (f"{each.value:.3f}", f"{each.low:.3f} to {each.high:.3f}")
+    texts = {
+        name: ("-", "-") if each is None else tuple(ratio_text(each, ".3f")[:-1].split(" ("))
         for name, each in against.items()
     }
-    return [(model, name, f"{each.median_us:.1f}", *known[name]) for name, each in found.items()]
+    return [(model, name, f"{each.median_us:.1f}", *texts[name]) for name, each in found.items()]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -9,15 +9,21 @@ first. Every fifth is then searched again: with an empty database of its own, wh
 shared, and with the space's, which has all of it by now. Whole models are compared once only: no other variant's
 comparison saves that. Variants that the file of results has are not measured again: call the script until it says that
 nothing is missing. The databases lie in `results/exploring/`.
+
+Options:
+    --spaces: of those in the box, with pixels
+    --variants: of each space
+    --minutes: how long this call may take
+    --list: say what is missing, and measure nothing
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,12 +32,10 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from testbed import RESULTS, print_table, write_results
+from testbed import RESULTS, interval_text, known_results, print_table, read_options, write_results
 
+from iosched import Model, OptimizeSettings, Variant, variant_of
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
-from iosched.jobs.settings import OptimizeSettings
-from iosched.models.model import Model
-from iosched.models.mutation.variant import Variant, variant_of
 from iosched.models.spaces.space import PREFIX, Space, find_space
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
@@ -41,34 +45,30 @@ Observed = Mapping[str, Any]
 """What a variant took: its `samples_us` by way to run it, and what `searched` says of searches with the database of the
 space (`shared`), and for some also with an empty one (`alone`) and once more with that of the space (`again`)."""
 
+Stages = dict[str, Mapping[str, int]]
+Key = tuple[str, int]
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 LEAST_VARIANT_S = 40.0
 ALONE_EVERY = 5
 AT_A_TIME = 20  # variants in a row of the table
 
 
-def main(words: Sequence[str]) -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--spaces", default="mnasnet:64,inception:64", help="of those in the box, with pixels")
-    parser.add_argument("--variants", type=int, default=100, help="of each space")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
-    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "exploring")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
-    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
-    found: dict[str, list[Observed]] = {name: [] for name in options.spaces.split(",")} | known.get("spaces", {})
-    left = missing({name: found[name] for name in options.spaces.split(",")}, options.variants)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, spaces=("mnasnet:64", "inception:64"), variants=100, threads=int, minutes=5.0, list=False,
+        work=RESULTS / "exploring", output=Path,
+    )  # fmt: skip
+    known = known_results(options.output)
+    found: dict[str, list[Observed]] = {name: [] for name in options.spaces} | known.get("spaces", {})
+    left = missing({name: found[name] for name in options.spaces}, options.variants)
     if options.list:
         print("\n".join(f"{name} {number}" for name, number in left))
         return
-    stages: dict[str, Mapping[str, int]] = known.get("stages", {})
+    stages: Stages = known.get("stages", {})
     measure(found, stages, left, options)
-    print_table(*table(found))
-    print()
-    print_table(*sharing_table(found))
-    print()
-    print_table(*sizes_table(stages))
+    for made in (table(found), sharing_table(found), sizes_table(stages)):
+        print_table(*made)
+        print()
 
 
 def missing(found: Mapping[str, Sequence[Observed]], variants: int) -> list[tuple[str, int]]:
@@ -76,12 +76,7 @@ def missing(found: Mapping[str, Sequence[Observed]], variants: int) -> list[tupl
     return [(name, number) for number in range(variants) for name in found if number >= len(found[name])]
 
 
-def measure(
-    found: Mapping[str, list[Observed]],
-    stages: dict[str, Mapping[str, int]],
-    left: Sequence[tuple[str, int]],
-    options: Namespace,
-) -> None:
+def measure(found: Mapping[str, list[Observed]], stages: Stages, left: Sequence[Key], options: Namespace) -> None:
     """Measures what is left, in the time that there is."""
     deadline = time.monotonic() + 60 * options.minutes
     options.work.mkdir(parents=True, exist_ok=True)
@@ -92,8 +87,7 @@ def measure(
             return
         found[name].append(trials[name].observed(number))
         stages |= {name: trials[name].stages()}
-        words, content = ["--spaces", options.spaces], {"spaces": found, "stages": stages}
-        write_results(options, Path(__file__).stem, words, content, goes_on=True)
+        write_results(options, {"spaces": found, "stages": stages}, goes_on=True)
     print("nothing is missing", file=sys.stderr)
 
 
@@ -163,7 +157,7 @@ def hit_rate(search: Mapping[str, float]) -> float:
     return search["known"] / asked if asked else 1.0
 
 
-def table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(found: Mapping[str, Sequence[Observed]]) -> Table:
     """Medians over some variants at a time, with quartiles of the hit rate, as reports/exploring.md has them."""
     headers = ("space", "variants", "hit rate", "measurements", "made in", "search", "comparison")
     return headers, [
@@ -176,9 +170,8 @@ def table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], lis
 def row(name: str, first: int, variants: Sequence[Observed]) -> tuple[str, ...]:
     hits = [hit_rate(one["shared"]) for one in variants]
     return (
-        name,
-        f"{first + 1} to {first + len(variants)}",
-        f"{median(hits):.0%} ({quantile(hits, 0.25):.0%} to {quantile(hits, 0.75):.0%})",
+        *(name, f"{first + 1} to {first + len(variants)}"),
+        interval_text(median(hits), quantile(hits, 0.25), quantile(hits, 0.75), ".0%"),
         f"{median(one['shared']['measured'] for one in variants):.0f}",
         f"{median(one['made_s'] for one in variants):.2f} s",
         f"{median(one['shared']['seconds'] for one in variants):.1f} s",
@@ -186,7 +179,7 @@ def row(name: str, first: int, variants: Sequence[Observed]) -> tuple[str, ...]:
     )
 
 
-def sharing_table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def sharing_table(found: Mapping[str, Sequence[Observed]]) -> Table:
     """What searches take that share nothing, share with earlier variants, and know all, as in reports/exploring.md."""
     rows = []
     for name, variants in found.items():
@@ -196,25 +189,19 @@ def sharing_table(found: Mapping[str, Sequence[Observed]]) -> tuple[tuple[str, .
         measured = [sum(one[how]["measured"] for one in tried) for how in ("alone", "shared")]
         seconds = [median(one[how]["seconds"] for one in tried) for how in ("alone", "shared", "again")]
         spent = [sum(one[how]["seconds"] for one in tried) for how in ("alone", "shared")]
-        rows.append(
-            (
-                name,
-                f"{len(tried)} of {len(variants)}",
-                *(f"{count:.0f}" for count in measured),
-                *(f"{each:.1f} s" for each in seconds),
-                f"{measured[0] / max(measured[1], 1):.1f}",
-                f"{spent[0] / spent[1]:.1f}",
-            )
-        )
+        counts = (f"{count:.0f}" for count in measured)
+        ratios = f"{measured[0] / max(measured[1], 1):.1f}", f"{spent[0] / spent[1]:.1f}"
+        times = (f"{each:.1f} s" for each in seconds)
+        rows.append((name, f"{len(tried)} of {len(variants)}", *counts, *times, *ratios))
     kinds = ("variants", "measurements, each alone", "shared", "search, each alone", "shared", "all known")
     return ("space", *kinds, "measurements, alone over shared", "seconds, alone over shared"), rows
 
 
-def sizes_table(stages: Mapping[str, Mapping[str, int]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def sizes_table(stages: Mapping[str, Mapping[str, int]]) -> Table:
     """How many stages were measured, and how many of them differ in more than the size of the model they are of."""
     rows = [(name, str(found["measured"]), str(found["of any size"])) for name, found in stages.items()]
     return ("space", "stages measured", "different but for the model's size"), rows
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

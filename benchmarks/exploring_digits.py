@@ -3,18 +3,20 @@
     python benchmarks/exploring_digits.py STUDY [-o F.json]
 
 Measures nothing: the page says which command makes the study.
+
+Options:
+    study: the file that 'iosched explore' keeps
+    --output: all trials as JSON
 """
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed import print_table, write_results
+from testbed import print_table, read_options, write_results
 
 from iosched.jobs.explore import study_in
 from iosched.jobs.exploring.result import StudyHistory
@@ -23,14 +25,11 @@ Trial = Mapping[str, Any]
 """A trial as `trials_of` says it."""
 
 
-def main(words: Sequence[str]) -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("study", type=Path, help="the file that 'iosched explore' keeps")
-    parser.add_argument("-o", "--output", type=Path, help="all trials as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, {"study": Path}, output=Path)
     found = study_in(options.study)
     trials = trials_of(found)
-    write_results(options, Path(__file__).stem, [options.study.name], {"space": found.card.space, "trials": trials})
+    write_results(options, {"space": found.card.space, "trials": trials})
     print_table(*front_table(trials))
 
 
@@ -71,4 +70,4 @@ def row(trial: Trial) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -152,12 +152,11 @@ def verdict(extra: str, promise: Promise, found: Resolved, tried: Versions) -> t
 def main(arguments: Sequence[str], resolve: Callable[[str], Resolved] = resolved) -> int:
     promised = promises()
     extras = arguments or list(promised)
-    tried = json.loads(TRIED.read_text(encoding="utf-8")) if TRIED.exists() else {}
+    tried = json.loads(TRIED.read_text(encoding="utf-8"))
     with ThreadPoolExecutor() as pool:
         found = dict(zip(extras, pool.map(resolve, extras), strict=True))
-    verdicts = [
-        verdict(extra, promised[extra], found[extra], tried.get(extra, {}).get("versions", {})) for extra in extras
-    ]
+    before = {extra: tried.get(extra, {}).get("versions", {}) for extra in extras}
+    verdicts = [verdict(extra, promised[extra], found[extra], before[extra]) for extra in extras]
     for line, _ in verdicts:
         print(line)
     return int(any(is_fault for _, is_fault in verdicts))

@@ -7,16 +7,17 @@ names; all of our kernels must compile for each; the tests that put CuPy and cuD
 pass; and the share of cuDNN's graphs for which the plan that is taken untimed is of a generic engine, which takes any
 graph, slowly, or copies its tensors, must not have grown over what `results/extras.json` has. With `--record` it is
 written there. Measures nothing.
+
+Options:
+    --record: write what is found to results/extras.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -29,7 +30,7 @@ from extras_resolved import ROOT, TRIED, Promise, Versions, broken, promises, re
 from fatbin import DeviceCode, device_code
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from testbed import keep_results
+from testbed import keep_results, known_results, read_options
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
 NEEDED = ("libcudnn", "libcublas")  # operators that onnxruntime has no code for run on the CPU
@@ -103,9 +104,10 @@ class Tried:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
+    takes = {"extra": {"choices": list(promises())}}
+    options = read_options(__file__, arguments, takes, record=False)
     promise = promises()[options.extra]
-    recorded = json.loads(TRIED.read_text(encoding="utf-8")) if TRIED.exists() else {}
+    recorded = known_results(TRIED)
     tried = _tried(options.extra, promise)
     before = [Plans(**each) for each in recorded.get(options.extra, {}).get("plans", [])]
     found = faults(promise, tried, [] if options.record else before)
@@ -236,13 +238,6 @@ def plans_of(rows: Sequence[Mapping[str, Any]], gpu: str) -> list[Plans]:
         Plans(gpu, precision, len(found), generic=found.count("generic"), copying=found.count("tensors"))
         for precision, found in copies.items()
     ]
-
-
-def _options(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("extra", choices=list(promises()))
-    parser.add_argument("--record", action="store_true", help="write what is found to results/extras.json")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@
 
 Commands run in forked children, as in fuzz.py, on small models. Full disks are limits on the size of files and, where
 this process may mount them, small file systems in memory.
+
+Options:
+    --quick: a few cases of each kind
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import os
 import resource
 import subprocess
 import time
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,10 +27,9 @@ from random import Random
 from typing import Any
 
 import fuzz_children as children
-from faults_kills import SEED, amid, kills
-from faults_left import is_model, is_schedule, sandbox, stage_keys, whole_or_absent
+from faults_kills import SEED, amid, is_model, is_schedule, kills, sandbox, stage_keys, whole_or_absent
 from fuzz import load_everything, versions
-from testbed import keep_results
+from testbed import keep_results, known_results, read_options
 
 RESULTS = Path(__file__).parent / "results" / "faults.json"
 _OUTPUTS = ("-o", "out.onnx", "--schedule", "out.json", "--json")
@@ -65,9 +66,8 @@ _LARGER = {
 
 def _limited(words: Sequence[str], mib: int) -> children.Ending:
     with sandbox("memory") as folders:
-        return children.run(
-            (*words, "--batch-size", "32") if words[0] == "run" else words, folders, prepare=partial(_take, mib)
-        )
+        more = ("--batch-size", "32") if words[0] == "run" else ()
+        return children.run((*words, *more), folders, prepare=partial(_take, mib))
 
 
 def _take(mib: int) -> None:
@@ -192,25 +192,15 @@ def writers(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
             found.update(f"exit code {each}" for each in (ending.code, code))
             found.update(whole_or_absent(folders.work / "out.onnx", is_model))
             found.update(whole_or_absent(folders.work / "out.json", is_schedule))
-            found[
-                "databases that are sound" if stage_keys(folders.profile) is not None else "databases that are DAMAGED"
-            ] += 1
-            found["files left over"] += len(
-                {path.name for path in folders.work.iterdir()} - {"m.onnx", "out.onnx", "out.json"}
-            )
+            state = "sound" if stage_keys(folders.profile) is not None else "DAMAGED"
+            found[f"databases that are {state}"] += 1
+            names = {path.name for path in folders.work.iterdir()}
+            found["files left over"] += len(names - {"m.onnx", "out.onnx", "out.json"})
     return dict(found)
 
 
 KINDS: Mapping[str, Callable[[bool, Mapping[str, Any]], dict[str, Any]]] = {
-    **{
-        "kills": kills,
-        "amid": amid,
-        "memory": memory,
-        "disk": disk,
-        "threads": threads,
-        "clocks": clocks,
-        "writers": writers,
-    },
+    each.__name__: each for each in (kills, amid, memory, disk, threads, clocks, writers)
 }
 
 
@@ -228,14 +218,11 @@ def _print_once() -> None:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--quick", action="store_true", help="a few cases of each kind")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    kinds = {"choices": KINDS, "nargs": "+", "default": list(KINDS)}
+    asked = read_options(__file__, kind=kinds, quick=False, results=RESULTS)
     load_everything()
     _print_once()
-    content = json.loads(asked.results.read_text()) if asked.results.exists() else {"kinds": {}}
+    content = {"kinds": {}, **known_results(asked.results)}
     for kind in asked.kind:
         content["kinds"][kind] = KINDS[kind](asked.quick, content["kinds"].get(kind, {}))
         found = {"kinds": content["kinds"], "versions": versions()}

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +24,53 @@ from typing import Any
 import fuzz_children as children
 import numpy as np
 import onnx
-from faults_left import is_model, is_schedule, sandbox, stage_keys, whole_or_absent
+from fuzz import write_model
+from fuzz_corpus import Seed, model_of
 from onnx import TensorProto, helper, numpy_helper
+
+
+@contextmanager
+def sandbox(name: str, model: onnx.ModelProto | None = None) -> Iterator[children.Sandbox]:
+    """A sandbox with a model in `m.onnx`, a small one by default."""
+    proto = model_of("separable") if model is None else model
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        made = children.Sandbox(Path(folder) / name)
+        made.work.mkdir(parents=True)
+        write_model(made.work / "m.onnx", Seed("m", proto.SerializeToString()))
+        yield made
+
+
+def stage_keys(path: Path) -> frozenset[str] | None:
+    """Measurements of stages in a database, by signature and turn; None where SQLite finds it damaged."""
+    if not path.exists():
+        return frozenset()
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            if connection.execute("PRAGMA integrity_check").fetchone() != ("ok",):
+                return None
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'stage'").fetchone():
+                return frozenset()
+            return frozenset(f"{key} {turn}" for key, turn in connection.execute("SELECT signature, turn FROM stage"))
+        except sqlite3.DatabaseError:
+            return None
+
+
+def whole_or_absent(path: Path, is_whole: Callable[[Path], bool]) -> Iterator[str]:
+    if path.exists():
+        yield "output files that are whole" if is_whole(path) else "output files that are HALF WRITTEN"
+
+
+def is_model(path: Path) -> bool:
+    from iosched.models.load import load_model
+
+    return load_model(path).schedule_json is not None
+
+
+def is_schedule(path: Path) -> bool:
+    from iosched.scheduler.document import ScheduleDocument
+
+    return bool(ScheduleDocument.from_json(path.read_text()).schedule.blocks)
+
 
 KILLS = 200
 SEED = 18
@@ -106,8 +154,7 @@ def _many_stages() -> onnx.ModelProto:
             nodes.append(helper.make_node("Conv", [source, f"w{name}"], [f"c{name}"], pads=[kernel // 2] * 4))
         nodes.append(helper.make_node("Concat", [f"c{block}{branch}" for branch in range(4)], [f"y{block}"], axis=1))
         source, channels = f"y{block}", sum(sizes)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 14, 14])
-    y = helper.make_tensor_value_info(source, TensorProto.FLOAT, None)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8, 14, 14]), (source, None)))
     graph = helper.make_graph(nodes, "many", [x], [y], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 

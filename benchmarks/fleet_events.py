@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from typing import Protocol
 
 from iosched.jobs.pool.scheduling import Assignment, Decisions, ScheduledWorker, Scheduler
 from iosched.jobs.pool.task_queue import QueuedTask
@@ -49,20 +48,6 @@ class Cluster:
         return -math.log1p(-self.lost_an_hour) / 3600
 
 
-class Algorithm(Protocol):
-    """What is evaluated, and when the next is known."""
-
-    in_packets: bool
-
-    def first(self) -> int:
-        """How many tasks there are at the beginning."""
-        ...
-
-    def after(self, answered: int) -> int:
-        """How many more there are once so many are answered."""
-        ...
-
-
 @dataclass(frozen=True)
 class Generations:
     """As published: a generation is made when all of the one before are evaluated."""
@@ -95,6 +80,10 @@ class SteadyState:
 
     def after(self, answered: int) -> int:
         return 1 if answered + self.at_once <= self.total else 0
+
+
+Algorithm = Generations | SteadyState
+"""What is evaluated: how many tasks there are at first, and how many more `after` so many answers."""
 
 
 @dataclass
@@ -221,9 +210,8 @@ class Simulation:
             self._do(assignment, index + 1)
 
     def _return(self, assignment: Assignment) -> None:
-        self._after(
-            self._cluster.message_s, lambda: self._count_failed(self._scheduler.ended(assignment.number, self._now_s))
-        )
+        number = assignment.number
+        self._after(self._cluster.message_s, lambda: self._count_failed(self._scheduler.ended(number, self._now_s)))
 
     def _answer(self, assignment: Assignment, index: int, seconds: float) -> None:
         name = assignment.tasks[index].name

@@ -6,23 +6,25 @@
 Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
 of one thread, and with two. They take turns. The seconds are those of the whole command, with starting Ray and the
 workers. More workers than this machine has cores cannot be tried here, and those of other machines start side by side.
+
+Options:
+    --rounds: how often each case has its turn
+    --output: raw results as JSON
+    --page: page of which the table is written anew
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet_simulation import page_with_table
-from testbed import markdown_table, write_results
+from testbed import markdown_table, put_between, range_text, read_options, write_results
 
 ROUNDS = 2
 WORKERS: Mapping[str, tuple[str, ...]] = {
@@ -33,17 +35,9 @@ WORKERS: Mapping[str, tuple[str, ...]] = {
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "optimize": ("optimize", "zoo:squeezenet", "-o", "out.onnx"),
     "explore": (
-        "explore",
-        "--space",
-        "builtin:pelee",
-        "--trials",
-        "8",
-        "--objective",
-        "latency:cpu,params",
-        "-o",
-        "out",
+        "explore", "--space", "builtin:pelee", "--trials", "8", "--objective", "latency:cpu,params", "-o", "out",
     ),
-}
+}  # fmt: skip
 
 
 def run(command: str, workers: str) -> dict[str, Any]:
@@ -74,18 +68,14 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
             for workers in WORKERS
         }
         ups = [one / two for one, two in zip(walls["1 worker"], walls["2 workers"], strict=True)]
-        rows.append([f"`{command}`", *(_range(walls[workers], ".0f") for workers in WORKERS), _range(ups, ".2f")])
+        seconds = (range_text(walls[workers], ".0f") for workers in WORKERS)
+        rows.append([f"`{command}`", *seconds, range_text(ups, ".2f")])
     headers = ["", *(f"{workers}: seconds" for workers in WORKERS), "two are as fast as one, times"]
     return markdown_table(headers, rows)
 
 
-def _range(values: Sequence[float], form: str) -> str:
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, rounds=ROUNDS, output=Path, page=Path)
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for command in COMMANDS:
@@ -93,18 +83,10 @@ def main(words: Sequence[str]) -> None:
                 runs.append({"round": number, **run(command, workers)})
                 print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     print(table(runs))
-    write_results(options, Path(__file__).stem, words, {"runs": runs})
+    write_results(options, {"runs": runs})
     if options.page:
-        options.page.write_text(page_with_table(options.page.read_text(), "local", table(runs)))
-
-
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each case has its turn")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
-    return parser.parse_args(words)
+        put_between(options.page, f"{table(runs)}\n", "local", "end")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,6 +7,13 @@ All is as in `iosched optimize --cluster`: the search, its questions and guesses
 workers sleep for a seeded length instead of measuring, so that there can be more of them than cores, and that whole
 models are not compared. The model is open on all of them before the clock starts. Every search has to find the schedule
 of the first one.
+
+Options:
+    models: zoo:NAME, light_NAME, or a file
+    --workers: how many, one fleet after another, with 1 among them
+    --rounds: how often each case has its turn
+    --output: raw results as JSON
+    --page: page of which the table is written anew
 """
 
 from __future__ import annotations
@@ -16,30 +23,30 @@ import statistics
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from fleet_simulation import page_with_table
 from testbed import markdown_table, write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
-from clusters import surroundings
-from sleeping_worker import WARMING
+from functools import partial
 
+from clusters import surroundings
+from fleet_slept import Notes, unbound_places
+from ray_workers import WARMING
+from testbed import put_between, range_text, read_options
+
+from iosched import ExecutionError, Model
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched
-from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
+from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.ray import transport as ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.task import Pending, Task
-from iosched.jobs.pool.transport import Place
-from iosched.models.errors import ExecutionError
-from iosched.models.model import Model
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
@@ -54,34 +61,19 @@ UP_S = 180.0
 LONGEST_S = 1800.0
 
 
-class Notes:
-    """Prints what is not as it should be."""
-
-    def note(self, text: str) -> None:
-        if " is up: " not in text:
-            print(text, file=sys.stderr)
-
-    def status(self, status: PoolStatus) -> None:
-        pass
-
-
-def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
-    """As many places as are asked for, whatever cores there are."""
-    del threads
-    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=LANES) for number in range(workers))
-
-
 @contextmanager
 def pool_of(workers: int, model: Model) -> Iterator[tuple[ClusterPool, Path]]:
     """A pool whose workers are all up and have the model open; and its profile database, in which nothing is."""
     with tempfile.TemporaryDirectory() as folder:
         warming, path = Path(folder) / "warming", Path(folder) / "profile.sqlite"
         warming.touch()
+
+        def transport() -> RayTransport:
+            return RayTransport(LocalCluster(workers), made_by="ray_workers:sleeping")
+
         with (
             surroundings(Path(folder), **{WARMING: str(warming)}),
-            ClusterPool(
-                lambda: RayTransport(LocalCluster(workers), made_by="sleeping_worker:sleeping"), path, Notes()
-            ) as pool,
+            ClusterPool(transport, path, Notes()) as pool,
         ):
             until = time.monotonic() + UP_S
             while True:
@@ -141,24 +133,21 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
         alone = {run["round"]: run["wall_s"] for run in runs if (run["model"], run["workers"]) == (kind[0], 1)}
         ups = [alone[run["round"]] / run["wall_s"] for run in same]
         measured = statistics.median(run["measured"] for run in same)
-        known = _range([run["known_s"] for run in same], ".1f")
-        walls = _range([run["wall_s"] for run in same], ".1f")
-        rows.append([kind[0], str(kind[1]), walls, _range(ups, ".2f"), f"{measured:.0f}", known])
+        known = range_text([run["known_s"] for run in same], ".1f")
+        walls = range_text([run["wall_s"] for run in same], ".1f")
+        rows.append([kind[0], str(kind[1]), walls, range_text(ups, ".2f"), f"{measured:.0f}", known])
     return markdown_table(headers, rows)
 
 
-def _range(values: Sequence[float], form: str) -> str:
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
+def main(words: Sequence[str] | None = None) -> None:
+    takes = {"models": list(MODELS)}
+    options = read_options(__file__, words, takes, workers=(1, 16), rounds=ROUNDS, output=Path, page=Path)
+    # More workers than cores, which the command line refuses.
+    ray_transport.local_places = partial(unbound_places, lanes=LANES)
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for text in options.models:
-            for workers in map(int, options.workers.split(",")):
+            for workers in options.workers:
                 about = {"model": short_name(text), "workers": workers, "round": number}
                 found = run(cpu_model(text), workers)
                 first = next((each for each in runs if each["model"] == about["model"]), found)
@@ -168,20 +157,10 @@ def main(words: Sequence[str]) -> None:
                 print(json.dumps(told), file=sys.stderr, flush=True)
     print(table(runs))
     kept = [{key: value for key, value in each.items() if key != "stages"} for each in runs]
-    write_results(options, Path(__file__).stem, words, {"runs": kept})
+    write_results(options, {"runs": kept})
     if options.page:
-        options.page.write_text(page_with_table(options.page.read_text(), "searched", table(runs)))
-
-
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS), help="zoo:NAME, light_NAME, or a file")
-    parser.add_argument("--workers", default="1,16", help="how many, one fleet after another, with 1 among them")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each case has its turn")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
-    return parser.parse_args(words)
+        put_between(options.page, f"{table(runs)}\n", "searched", "end")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -4,14 +4,15 @@
 
 Beside the tables of the paper on distributed EA-NAS (TPDS): its Table 5 (and Figure 6, which draws it), Figure 7, and
 Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same results come out everywhere.
+
+Options:
+    --output: results as JSON
+    --page: page of which the tables are written anew
 """
 
 from __future__ import annotations
 
 import json
-import re
-import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -30,21 +31,19 @@ from fleet_events import (
     generation_sizes,
     lognormal_s,
 )
-from testbed import markdown_table, write_results, zoo_model
+from testbed import between, markdown_table, range_text, read_options, write_results, zoo_model
 
+from iosched import OptimizeSettings, Stage, Strategy
 from iosched.jobs.optimize_task import Optimize
 from iosched.jobs.pool.messages import Call, Known, Measured, Questions, SentModel, encoded
-from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import StageRow
 from iosched.scheduler.cost import Question
-from iosched.scheduler.schedule import Stage, Strategy
 
 PUBLISHED = {1: (233, 83.43), 2: (219, 44.85), 3: (236, 32.7), 4: (226, 26.36)}
 """Table 5: by nodes, how many individuals were evaluated, and in how many hours."""
 
-PUBLISHED_MIXED_HOURS = 29.53
 POPULATION, GENERATIONS = 20, 20
 MEAN_S = PUBLISHED[1][1] * 3600 / PUBLISHED[1][0]
 SPREADS = (0.2, 0.4, 0.8)
@@ -59,6 +58,8 @@ AT_ONCE = 5
 """Individuals for each worker: 20 in a population for 4 nodes, as published."""
 
 LOST_AN_HOUR = 0.1
+WAYS = ("published", "steady")
+Rows = Sequence[Mapping[str, Any]]
 SEEDS = 9
 MIXES = {
     "3 x 1, 1 x 0.5": (1.0,) * 3 + (0.5,),
@@ -126,29 +127,21 @@ def steady(workers: int, total: int) -> Callable[[int], Algorithm]:
 def table_5(seeds: int = SEEDS) -> list[dict[str, Any]]:
     """As published, and in steady state, for as many individuals as were evaluated."""
     return [
-        {
-            "workers": workers,
-            "individuals": total,
-            "hours": hours,
-            "published": asdict(runs(equal(workers), as_published(4, total), seeds)),
-            "steady": asdict(runs(equal(workers), steady(workers, total), seeds)),
-        }
+        {"workers": workers, "individuals": total, "hours": hours, **both_ways(equal(workers), total, seeds)}
         for workers, (total, hours) in PUBLISHED.items()
     ]
+
+
+def both_ways(cluster: Cluster, total: int, seeds: int) -> dict[str, Any]:
+    made = as_published(4, total), steady(len(cluster.speeds), total)
+    return {way: asdict(runs(cluster, each, seeds)) for way, each in zip(WAYS, made, strict=True)}
 
 
 def figure_7(seeds: int = SEEDS) -> list[dict[str, Any]]:
     """Four equal workers, and three beside a weaker one."""
     total = PUBLISHED[4][0]
     clusters = {"4 equal": equal(4)} | {f"the fourth {weak}": Cluster((1.0,) * 3 + (weak,)) for weak in WEAK}
-    return [
-        {
-            "cluster": name,
-            "published": asdict(runs(cluster, as_published(4, total), seeds)),
-            "steady": asdict(runs(cluster, steady(4, total), seeds)),
-        }
-        for name, cluster in clusters.items()
-    ]
+    return [{"cluster": name, **both_ways(cluster, total, seeds)} for name, cluster in clusters.items()]
 
 
 def barrier(seeds: int = SEEDS) -> list[dict[str, Any]]:
@@ -172,10 +165,8 @@ def unlike(seeds: int = SEEDS) -> list[dict[str, Any]]:
     found = []
     for name, speeds in MIXES.items():
         workers = len(speeds)
-        ways = {
-            "generations": as_published(workers, round(56.5 * workers)),
-            "steady state": steady(workers, 500 * workers),
-        }
+        generations = as_published(workers, round(56.5 * workers))
+        ways = {"generations": generations, "steady state": steady(workers, 500 * workers)}
         found += [{"mix": name, "way": way, **asdict(runs(Cluster(speeds), made, seeds))} for way, made in ways.items()]
     return found
 
@@ -219,12 +210,8 @@ def message_sizes() -> list[dict[str, Any]]:
     versions = {"onnxruntime": "1.23.0"}
     key = device_key("cpu", "a processor with a long name", precision="float32", threads=8, versions=versions)
     when = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = tuple(
-        StageRow(
-            key, f"2:512K:{'0123456789abcdef' * 4}", "first", when, tuple(100.0 + index / 7 for index in range(20))
-        )
-        for _ in range(8)
-    )
+    samples_us = tuple(100.0 + index / 7 for index in range(20))
+    rows = (StageRow(key, f"2:512K:{'0123456789abcdef' * 4}", "first", when, samples_us),) * 8
     job = msgspec.to_builtins(Optimize(OptimizeSettings()))
     opening = msgspec.to_builtins(Questions(OpenSettings()))
 
@@ -238,10 +225,7 @@ def message_sizes() -> list[dict[str, Any]]:
     made: Mapping[str, tuple[Callable[[int], bytes], str]] = {
         "as published: a packet": (published_packet, "individual"),
         "a packet of questions": (packet, "stage of two operators"),
-        "a whole job": (
-            lambda count: encoded(Call(call=1, kind="optimize", work=job, model=sent, rows=rows[:count])),
-            "row",
-        ),
+        "a whole job": (whole_job, "row"),
         "what was measured": (lambda count: encoded(Measured(rows=rows[:count])), "row of 20 samples"),
         "answers to questions": (lambda count: encoded(Known(call=1, rows=rows[:count])), "row of 20 samples"),
     }
@@ -253,132 +237,83 @@ def message_sizes() -> list[dict[str, Any]]:
 
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """The tables of the page, by name, as Markdown."""
-    return {
-        "table-5": _table_5(results["table_5"]),
-        "figure-7": _figure_7(results["figure_7"]),
-        "barrier": _barrier(results["barrier"]),
-        "unlike": _unlike(results["unlike"]),
-        "beyond": _beyond(results["beyond"]),
-        "messages": _messages(results["messages"]),
-    }
+    makers = {"table_5": _table_5, "figure_7": _figure_7, "barrier": _barrier, "unlike": _unlike, "beyond": _beyond}
+    made = {name.replace("_", "-"): make(results[name]) for name, make in makers.items()}
+    rows = results["messages"]
+    texts = [[row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in rows]
+    return {**made, "messages": markdown_table(["message", "bytes", "and"], texts)}
 
 
-def _table_5(rows: Sequence[Mapping[str, Any]]) -> str:
+def _table_5(rows: Rows) -> str:
     alone, alone_hours = rows[0]["individuals"], rows[0]["hours"]
     headers = ["workers", "individuals", "hours, printed", "simulated", "without the barrier"]
     headers += ["speed-up, printed hours", "simulated", "without the barrier"]
-    return markdown_table(
-        headers,
-        [
-            [
-                str(row["workers"]),
-                str(row["individuals"]),
-                f"{row['hours']:.2f}",
-                *(_range(row[way]["hours"], ".1f") for way in ("published", "steady")),
-                f"{row['individuals'] / row['hours'] / (alone / alone_hours):.2f}",
-                *(_range(row[way]["speed_up"], ".2f") for way in ("published", "steady")),
-            ]
-            for row in rows
-        ],
-    )
+    cells = []
+    for row in rows:
+        hours, speed_ups = (
+            [range_text(row[way][key], form) for way in WAYS] for key, form in (("hours", ".1f"), ("speed_up", ".2f"))
+        )
+        printed = f"{row['individuals'] / row['hours'] / (alone / alone_hours):.2f}"
+        cells.append([str(row["workers"]), str(row["individuals"]), f"{row['hours']:.2f}", *hours, printed, *speed_ups])
+    return markdown_table(headers, cells)
 
 
-def _figure_7(rows: Sequence[Mapping[str, Any]]) -> str:
+def _figure_7(rows: Rows) -> str:
     headers = ["workers", "hours", "without the barrier", "individuals of each", "without the barrier"]
-    return markdown_table(
-        headers,
-        [
-            [
-                row["cluster"],
-                *(_range(row[way]["hours"], ".1f") for way in ("published", "steady")),
-                *(", ".join(f"{count:.0f}" for count in row[way]["by_worker"]) for way in ("published", "steady")),
-            ]
-            for row in rows
-        ],
-    )
+    cells = []
+    for row in rows:
+        hours = [range_text(row[way]["hours"], ".1f") for way in WAYS]
+        counts = [", ".join(f"{count:.0f}" for count in row[way]["by_worker"]) for way in WAYS]
+        cells.append([row["cluster"], *hours, *counts])
+    return markdown_table(headers, cells)
 
 
-def _barrier(rows: Sequence[Mapping[str, Any]]) -> str:
+def _barrier(rows: Rows) -> str:
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    speed_up = {(row["way"], row["spread"]): _range(row["speed_up"], ".2f") for row in rows}
+    speed_up = {(row["way"], row["spread"]): range_text(row["speed_up"], ".2f") for row in rows}
     headers = ["speed-up of four workers", *(f"spread {spread}" for spread in SPREADS)]
     return markdown_table(headers, [[way, *(speed_up[way, spread] for spread in SPREADS)] for way in ways])
 
 
-def _unlike(rows: Sequence[Mapping[str, Any]]) -> str:
-    found = {(row["mix"], row["way"]): _range(row["efficiency"], ".1%") for row in rows}
+def _unlike(rows: Rows) -> str:
+    found = {(row["mix"], row["way"]): range_text(row["efficiency"], ".1%") for row in rows}
     ways = ("generations", "steady state")
     headers = ["speeds", *(f"{way}: part of their sum" for way in ways)]
     return markdown_table(headers, [[mix, *(found[mix, way] for way in ways)] for mix in MIXES])
 
 
-def _beyond(rows: Sequence[Mapping[str, Any]]) -> str:
+def _beyond(rows: Rows) -> str:
     headers = ["workers", "", "works", "hours", "efficiency", "workers lost", "time in vain", "works given up"]
-    return markdown_table(
-        headers,
-        [
-            [
-                f"{row['workers']:,}",
-                row["way"],
-                f"{row['works']:,.0f}",
-                f"{row['hours'][1]:.1f}",
-                _range(row["efficiency"], ".1%"),
-                f"{row['lost']:,.0f}",
-                f"{row['in_vain_share']:.1%}",
-                f"{row['failed']:.0f}",
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _messages(rows: Sequence[Mapping[str, Any]]) -> str:
-    texts = [[row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in rows]
-    return markdown_table(["message", "bytes", "and"], texts)
-
-
-def _range(values: Sequence[float], form: str) -> str:
-    low, median, high = (format(value, form) for value in values)
-    return median if low == high else f"{median} ({low} to {high})"
+    cells = []
+    for row in rows:
+        ran = (
+            f"{row['works']:,.0f}",
+            f"{row['hours'][1]:.1f}",
+            range_text(row["efficiency"], ".1%"),
+            f"{row['lost']:,.0f}",
+        )
+        cells.append([f"{row['workers']:,}", row["way"], *ran, f"{row['in_vain_share']:.1%}", f"{row['failed']:.0f}"])
+    return markdown_table(headers, cells)
 
 
 def page_with(page: str, results: Mapping[str, Any]) -> str:
     """The page with its tables written anew, each between its marks."""
     for name, table in tables(results).items():
-        page = page_with_table(page, name, table)
+        page = between(page, f"{table}\n", name, "end")
     return page
 
 
-def page_with_table(page: str, name: str, table: str) -> str:
-    """The page with one table written anew, between its marks."""
-    return re.sub(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", rf"\g<1>{table}\g<2>", page, flags=re.DOTALL)
-
-
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    found = {
-        "mean_s": MEAN_S,
-        "table_5": table_5(),
-        "figure_7": figure_7(),
-        "barrier": barrier(),
-        "unlike": unlike(),
-        "beyond": beyond(),
-        "messages": message_sizes(),
-    }
-    results = json.loads(json.dumps(found))
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, output=Path, page=Path)
+    makers = (table_5, figure_7, barrier, unlike, beyond)
+    made = {make.__name__: make() for make in makers}
+    results = json.loads(json.dumps({"mean_s": MEAN_S, **made, "messages": message_sizes()}))
     for name, table in tables(results).items():
         print(f"{name}\n\n{table}\n", flush=True)
-    write_results(options, Path(__file__).stem, words, results, seeds={"first run": 0, "last run": SEEDS - 1})
+    write_results(options, results, seeds={"first run": 0, "last run": SEEDS - 1})
     if options.page:
         options.page.write_text(page_with(options.page.read_text(), results))
 
 
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, help="results as JSON")
-    parser.add_argument("--page", type=Path, help="page of which the tables are written anew")
-    return parser.parse_args(words)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -9,6 +9,12 @@ sleep, which go out one at a time and run as those of `explore` do; stages are w
 out in packets. Fleets of each size take turns. Beside them stands what the simulation makes of the same lengths.
 
 Commands are run here too, without a fleet: what it costs to start and end one is no cost of the fleet.
+
+Options:
+    --workers: how many, one fleet after another, with 1 among them
+    --rounds: how often each size has its turn
+    --output: raw results as JSON
+    --page: page of which the table is written anew
 """
 
 from __future__ import annotations
@@ -19,27 +25,24 @@ import statistics
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
-from fleet_search import Notes
-from fleet_simulation import page_with_table
 from testbed import markdown_table, write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
+from ray_workers import slept_task
 from scripted import fire
-from slept_worker import slept_task
+from testbed import put_between, range_text, read_options
 
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
-from iosched.jobs.pool.cluster import ClusterPool
+from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray import transport as ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
@@ -59,56 +62,52 @@ COMMANDS = 20
 UP_S = 120.0
 
 
-@dataclass
-class Passed:
-    """What passes about calls: bytes of each message.
-
-    Attributes:
-        sent: from the driver to workers.
-        received: from workers to the driver.
-    """
-
-    sent: list[int] = field(default_factory=list)
-    received: list[int] = field(default_factory=list)
-
-    def __sub__(self, earlier: Passed) -> Passed:
-        return Passed(self.sent[len(earlier.sent) :], self.received[len(earlier.received) :])
-
-    def copy(self) -> Passed:
-        return Passed([*self.sent], [*self.received])
+Passed = Mapping[str, list[int]]
+"""What passes about calls: bytes of each message that is `sent` to workers, and `received` from them."""
 
 
 class Counted:
     """A transport that counts what passes."""
 
     def __init__(self, workers: int, passed: Passed) -> None:
-        self._inner = RayTransport(LocalCluster(workers), made_by="scoring_worker:Scoring")
+        self._inner = RayTransport(LocalCluster(workers), made_by="ray_workers:Scoring")
         self._passed = passed
 
     def send(self, command: Command) -> None:
         if isinstance(command, Send):
-            self._passed.sent.append(len(command.message))
+            self._passed["sent"].append(len(command.message))
         self._inner.send(command)
 
     def receive(self, timeout_s: float) -> Sequence[Event]:
         events = self._inner.receive(timeout_s)
-        self._passed.received += [len(event.message) for event in events if isinstance(event, Said)]
+        self._passed["received"] += [len(event.message) for event in events if isinstance(event, Said)]
         return events
 
     def close(self) -> None:
         self._inner.close()
 
 
-def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
+def unbound_places(workers: int, threads: int | None, lanes: int | None = None) -> tuple[Place, ...]:
     """As many places as are asked for, whatever cores there are."""
     del threads
-    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu") for number in range(workers))
+    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=lanes) for number in range(workers))
+
+
+class Notes:
+    """Prints what is not as it should be."""
+
+    def note(self, text: str) -> None:
+        if " is up: " not in text:
+            print(text, file=sys.stderr)
+
+    def status(self, status: PoolStatus) -> None:
+        pass
 
 
 @contextmanager
 def pool_of(workers: int) -> Iterator[tuple[ClusterPool, Passed]]:
     """A pool whose workers are all up, and have each had something to do."""
-    passed = Passed()
+    passed: Passed = {"sent": [], "received": []}
     with (
         tempfile.TemporaryDirectory() as folder,
         surroundings(Path(folder)),
@@ -167,7 +166,7 @@ def tasks(what: str, number: int) -> list[Task[Any]]:
 def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
     """Does the works of a round once, each of which takes `each_s` beside what it sleeps."""
     asked = tasks(what, number)
-    before = passed.copy()
+    before = {way: len(messages) for way, messages in passed.items()}
     begun = time.monotonic()
     pending = [pool.submit(each) for each in asked]
     done(pool, pending, 10 * sum(lengths_s(what, number)) + UP_S)
@@ -175,13 +174,12 @@ def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float
     found = [each.result() for each in pending]
     if what == "jobs":
         assert [each.of[0].values for each in found] == [{"score": index} for index in range(len(found))]
-    during = passed - before
+    during = {way: messages[before[way] :] for way, messages in passed.items()}
     return {
         "each_s": each_s,
         "alone_s": sum(lengths_s(what, number)) + len(lengths_s(what, number)) * each_s,
         "wall_s": wall_s,
-        "sent": {"messages": len(during.sent), "nbytes": sum(during.sent)},
-        "received": {"messages": len(during.received), "nbytes": sum(during.received)},
+        **{way: {"messages": len(each), "nbytes": sum(each)} for way, each in during.items()},
     }
 
 
@@ -219,9 +217,9 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
             [
                 what,
                 str(workers),
-                _range(ups, ".2f"),
-                *(_range([simulated(run, each_s).speed_up for run in same], ".2f") for each_s in (costly_s, 0.0)),
-                _range([1 - up / workers for up in ups], ".1%"),
+                range_text(ups, ".2f"),
+                *(range_text([simulated(run, each_s).speed_up for run in same], ".2f") for each_s in (costly_s, 0.0)),
+                range_text([1 - up / workers for up in ups], ".1%"),
                 *(_each(what, same, way, "messages", ".1f") for way in ("sent", "received")),
                 *(_each(what, same, way, "nbytes", ",.0f") for way in ("sent", "received")),
             ]
@@ -233,37 +231,23 @@ def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, fo
     return format(statistics.median(run[way][which] for run in runs) / LENGTHS[what][0], form)
 
 
-def _range(values: Sequence[float], form: str) -> str:
-    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, workers=(1, 2, 4), rounds=ROUNDS, output=Path, page=Path)
     ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
     runs, commands = [], []
     for number in range(options.rounds):
         commands.append(commands_s())
-        for workers in map(int, options.workers.split(",")):
+        for workers in options.workers:
             with pool_of(workers) as (pool, passed):
                 for what in LENGTHS:
                     found = run(pool, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
                     runs.append({"what": what, "workers": workers, "round": number, **found})
                     print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     print(table(runs))
-    write_results(options, Path(__file__).stem, words, {"commands_s": commands, "runs": runs})
+    write_results(options, {"commands_s": commands, "runs": runs})
     if options.page:
-        options.page.write_text(page_with_table(options.page.read_text(), "slept", table(runs)))
-
-
-def _options(words: Sequence[str]) -> Namespace:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workers", default="1,2,4", help="how many, one fleet after another, with 1 among them")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each size has its turn")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
-    return parser.parse_args(words)
+        put_between(options.page, f"{table(runs)}\n", "slept", "end")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

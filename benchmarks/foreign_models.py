@@ -11,29 +11,22 @@ for a V100 by the analytic model, which also merges. Nothing is timed, so it may
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed import keep_results
+from testbed import RESULTS, keep_results, known_results, markdown_table, put_between, read_options
 
+from iosched import IoschedError, Model, ScheduleDocument, load_model, run
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.jobs.run import run
-from iosched.models.errors import IoschedError
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.document import ScheduleDocument, model_dtype
+from iosched.scheduler.document import model_dtype
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "foreign-models.json"
-PAGE = ROOT / "benchmarks" / "reports" / "foreign-models.md"
-MARKS = "<!-- measured -->\n", "<!-- /measured -->"
+OUT, PAGE = RESULTS / "foreign-models.json", Path(__file__).parent / "reports" / "foreign-models.md"
 PLANS = ("side by side", "V100")
 _NO_ESTIMATE = "latencies are known for floats alone"
 
@@ -68,10 +61,8 @@ def by_plan(model: Model, plan: Callable[[Model], ScheduleDocument]) -> dict[str
 
 def side_by_side(model: Model) -> ScheduleDocument:
     """The greedy schedule for this CPU."""
-    device = {"kind": "cpu", "name": cpu_name()}
-    return ScheduleDocument(
-        model.name, model.digest, dict(model.bindings), model_dtype(model.graph), device, greedy(model.graph)
-    )
+    device, dtype = {"kind": "cpu", "name": cpu_name()}, model_dtype(model.graph)
+    return ScheduleDocument(model.name, model.digest, dict(model.bindings), dtype, device, greedy(model.graph))
 
 
 def for_a_gpu(model: Model) -> ScheduleDocument:
@@ -90,9 +81,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     plans = [plan for row in kept for plan in row.get("plans", {}).values()]
     counts = Counter(plan.get("passed") for plan in plans)
     head = ["model", "made by", "nodes", "operators", *(f"by the plan: {name}" for name in PLANS)]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    lines += [f"| {' | '.join(cells)} |" for cells in map(_cells, kept)]
-    text = "\n".join(lines)
+    text = markdown_table(head, [list(_cells(row)) for row in kept])
     done = f"{counts[True]} computed what onnxruntime computes, {counts[False]} did not"
     said = f"{len(kept)} models, and {len(plans)} runs: {done}, and {counts[None]} could not be tried or compared."
     return f"{said}\n\n{text}\n"
@@ -120,12 +109,8 @@ def _safe(text: str) -> str:
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("models", type=Path, nargs="?")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    rows = json.loads(asked.results.read_text())["models"] if asked.results.exists() else []
+    asked = read_options(__file__, None, {"models": {"type": Path, "nargs": "?"}}, results=OUT, write=False)
+    rows = known_results(asked.results).get("models", [])
     if asked.models is not None:
         done = {row["file"] for row in rows}
         for each in json.loads(asked.models.read_text()):
@@ -137,8 +122,7 @@ def main() -> None:
             rows.sort(key=lambda row: (row["made_by"], row["file"]))
             keep_results(asked.results, {"models": rows}, goes_on=True, in_lines=True)
     if asked.write:
-        before, _, rest = PAGE.read_text().partition(MARKS[0])
-        PAGE.write_text(f"{before}{MARKS[0]}\n{table(rows)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+        put_between(PAGE, f"\n{table(rows)}\n")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ The figure does not say how large images are: 15x15 fits the operations printed 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import onnx
+from testbed import read_options
 
 from iosched.models.zoo.network import Network
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -44,9 +44,7 @@ def published(name: str) -> Schedule:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, default=Path("four_convolutions.onnx"))
-    onnx.save(build(), parser.parse_args().output)
+    onnx.save(build(), read_options(__file__, output=Path("four_convolutions.onnx")).output)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@
 
 Each case is drawn from the seed, its kind and its number. A command may end with any code of docs/exit-codes.md, within
 ten seconds of the processor, with a few lines on stderr, and touches no file outside of the folders that it is given.
+
+Options:
+    --portion: of all cases of each kind, from the first one on
+    --only: run these cases of the first kind again, and keep nothing
+    --seconds: for all kinds together
 """
 
 from __future__ import annotations
@@ -16,7 +21,6 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -33,10 +37,9 @@ os.environ.update(children.environment())  # before numpy is loaded
 
 import onnx
 from fuzz_corpus import SPACE, WEIGHTS, Corpus, Seed, made
-from fuzz_graphs import edit_graph
+from fuzz_graphs import edit_graph, edited_schedule
 from fuzz_mutations import damage_fields, damage_sqlite, damaged_bytes, damaged_json
-from fuzz_schedules import edited_schedule
-from testbed import keep_results
+from testbed import keep_results, known_results, read_options
 
 from iosched.models.version import iosched_commit
 
@@ -122,9 +125,10 @@ def _changed(seed: Seed, way: str, random: Random) -> bytes:
     return proto.SerializeToString()
 
 
+Commands = tuple[tuple[tuple[str, ...], float], ...]
 _CPU = ("--threads", "2")
 _STRICT = ("--strict",)  # a plan of ours that fails ends with an error, and does not end with plain onnxruntime
-_MODEL_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
+_MODEL_COMMANDS: Commands = (
     (("run", "m.onnx", *_CPU), 40),
     (("run", "m.onnx", *_CPU, "--check", "--json", "--output", "o.npz"), 25),
     (("inspect", "m.onnx", "--json"), 10),
@@ -162,7 +166,7 @@ def schedule_case(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> 
     return Case(f"{way} inside the model" if inside else way, words)
 
 
-_SCHEDULE_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
+_SCHEDULE_COMMANDS: Commands = (
     (("run", "m.onnx", "--schedule", "s.json", *_CPU, "--check"), 50),
     (("show", "s.json"), 10),
     (("show", "s.json", "--format", "html"), 10),
@@ -171,10 +175,7 @@ _SCHEDULE_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("explain", "s.json", "y", "--model", "m.onnx"), 5),
     (("optimize", "m.onnx", "--device", "v100", "--schedule-from", "s.json", "-q"), 10),
 )
-_CARRIED_COMMANDS: tuple[tuple[tuple[str, ...], float], ...] = (
-    (("run", "m.onnx", *_CPU, "--check"), 80),
-    (("show", "m.onnx"), 20),
-)
+_CARRIED_COMMANDS: Commands = ((("run", "m.onnx", *_CPU, "--check"), 80), (("show", "m.onnx"), 20))
 
 
 def _carrying(corpus: Corpus, name: str, schedule: bytes) -> Seed:
@@ -187,26 +188,18 @@ def _carrying(corpus: Corpus, name: str, schedule: bytes) -> Seed:
 
 def store_case(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
     """A damaged profile database, export, study, result of bench, or file of settings."""
-    return random.choices((_profile, _lines, _study, _bench, _settings), (200, 90, 90, 70, 50))[0](
-        corpus, random, sandbox
-    )
+    case = random.choices((_profile, _lines, _study, _bench, _settings), (200, 90, 90, 70, 50))[0]
+    return case(corpus, random, sandbox)
 
 
 def _profile(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
     way = _damaged_database(sandbox.profile, corpus.profile, random)
     write_model(sandbox.work / "m.onnx", corpus.models[0])
     commands = (
-        *(
-            ("profile", "stats"),
-            ("profile", "stats", "--json"),
-            ("profile", "export", "out.jsonl"),
-            ("profile", "clear", "--yes"),
-        ),
-        *(
-            ("optimize", "m.onnx", "--device", "v100", "-q"),
-            ("optimize", "m.onnx", *_CPU, "--budget", "0.05", *_STRICT),
-        ),
-    )
+        ("profile", "stats"), ("profile", "stats", "--json"), ("profile", "export", "out.jsonl"),
+        ("profile", "clear", "--yes"), ("optimize", "m.onnx", "--device", "v100", "-q"),
+        ("optimize", "m.onnx", *_CPU, "--budget", "0.05", *_STRICT),
+    )  # fmt: skip
     # `doctor` starts a process for each library that it looks at, which takes seconds.
     return Case(f"profile by {way}", ("doctor",) if random.random() < 0.03 else random.choice(commands))
 
@@ -238,20 +231,8 @@ def _study(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
     way = _damaged_database(sandbox.work / "study" / "study.db", corpus.study, random)
     (sandbox.work / "space.py").write_text(SPACE)
     write_model(sandbox.work / "m.onnx", corpus.models[0])
-    go_on = (
-        "--space",
-        "space.py",
-        "--objective",
-        "flops,params",
-        "--sampler",
-        "random",
-        "--trials",
-        "4",
-        "--top",  # each of the best is searched for, which takes seconds
-        "1",
-        "-o",
-        "study",
-    )
+    more = ("--space", "space.py", "--objective", "flops,params", "--sampler", "random", "--trials", "4", "-o", "study")
+    go_on = (*more, "--top", "1")  # each of the best is searched for, which takes seconds
     commands = (("explore", "show", "study/study.db"), ("explore", "m.onnx", *go_on))
     return Case(f"study by {way}", random.choice(commands))
 
@@ -269,19 +250,16 @@ def _bench(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
 def _settings(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
     text = 'device = "cpu"\nthreads = 2\n'
     if random.random() < 0.3:
-        text += random.choice(
-            ('cluster = "auto"\n', 'profile-db = "../x"\n', "[a.b]\nc = [1, [2]]\n", "x = " + "[" * 5000)
-        )
+        more = ('cluster = "auto"\n', 'profile-db = "../x"\n', "[a.b]\nc = [1, [2]]\n", "x = " + "[" * 5000)
+        text += random.choice(more)
     (sandbox.work / "iosched.toml").write_bytes(damaged_bytes(text.encode(), random))
     write_model(sandbox.work / "m.onnx", corpus.models[0])
     return Case("settings by bytes", random.choice((("run", "m.onnx"), ("optimize", "m.onnx", "--dry-run"))))
 
 
 KINDS: Mapping[str, Callable[[Corpus, Random, children.Sandbox], Case]] = {
-    "models": model_case,
-    "schedules": schedule_case,
-    "stores": store_case,
-}
+    "models": model_case, "schedules": schedule_case, "stores": store_case,
+}  # fmt: skip
 
 
 def corpus() -> Corpus:
@@ -319,13 +297,10 @@ def tried(kind: str, number: int, corpus: Corpus, folder: Path) -> tuple[Case, c
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--portion", type=float, default=1.0, help="of all cases of each kind, from the first one on")
-    parser.add_argument("--only", type=int, nargs="+", help="run these cases of the first kind again, and keep nothing")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all kinds together")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    asked = read_options(
+        __file__, kind={"choices": KINDS, "nargs": "+", "default": list(KINDS)}, portion=1.0,
+        only={"type": int, "nargs": "+"}, seconds=float("inf"), results=RESULTS,
+    )  # fmt: skip
     load_everything()
     sound = corpus()
     end = time.monotonic() + asked.seconds
@@ -343,7 +318,7 @@ def main() -> None:
 
 
 def _go_on(kind: str, until: int, end: float, sound: Corpus, folder: Path, results: Path) -> Tally:
-    kinds = json.loads(results.read_text())["kinds"] if results.exists() else {}
+    kinds = known_results(results).get("kinds", {})
     tally = _tally(kinds.get(kind, {}))
     while tally.done < until and time.monotonic() < end:
         tally.add(tally.done, *tried(kind, tally.done, sound, folder))
@@ -362,11 +337,8 @@ def _tally(kept: Mapping[str, Any]) -> Tally:
 
 def versions() -> dict[str, str]:
     packages = ("onnx", "onnxruntime", "numpy", "protobuf", "optuna")
-    return {
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        **{p: metadata.version(p) for p in packages},
-    }
+    own = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    return own | {package: metadata.version(package) for package in packages}
 
 
 if __name__ == "__main__":

@@ -31,9 +31,8 @@ MAX_GROWTH_NBYTES = 2**30
 _ADDRESS_SPACE_NBYTES = 6 * 2**30
 _FILE_NBYTES = 2**28
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = frozenset(
-    {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"}
-)
+_FILES = ("remove", "rename", "mkdir", "rmdir", "link", "symlink", "truncate", "chmod")
+_CHANGES = frozenset(f"os.{name}" for name in _FILES)
 _PROCESSES = frozenset(
     {"subprocess.Popen", "os.exec", "os.system", "os.posix_spawn", "socket.connect", "pickle.find_class"}
 )

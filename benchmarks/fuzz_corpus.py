@@ -19,94 +19,10 @@ from iosched.profiler.store.database import ProfileDatabase
 
 WEIGHTS = "weights.bin"
 
-_TEXTS: Mapping[str, str] = {
-    "branches": """
-        branches (float[1,8,6,6] x) => (float[1,16,6,6] y) {
-            a = Conv <kernel_shape=[1,1]> (x, w1)
-            b = Conv <kernel_shape=[3,3], pads=[1,1,1,1]> (x, w3)
-            c = Relu(a)
-            d = Relu(b)
-            y = Concat <axis=1> (c, d)
-        }""",
-    "separable": """
-        separable (float[2,8,8,8] x) => (float[2,5] y) {
-            r = Relu(x)
-            d = Conv <kernel_shape=[3,3], pads=[1,1,1,1], group=8> (r, wd)
-            p = Conv <kernel_shape=[1,1]> (d, w1)
-            q = MaxPool <kernel_shape=[3,3], strides=[1,1], pads=[1,1,1,1]> (x)
-            s = Add(p, q)
-            n = BatchNormalization(s, scale, shift, mean, variance)
-            g = GlobalAveragePool(n)
-            f = Flatten(g)
-            h = Gemm <transB=1> (f, wg, bg)
-            y = Softmax <axis=1> (h)
-        }""",
-    "attention": """
-        attention (float[1,6,8] x) => (float[1,6,8] y) {
-            n = LayerNormalization <axis=-1> (x, scale, shift)
-            q = MatMul(n, wq)
-            k = MatMul(n, wk)
-            v = MatMul(n, wv)
-            qh = Reshape(q, heads)
-            kh = Reshape(k, heads)
-            qt = Transpose <perm=[0,2,1,3]> (qh)
-            kt = Transpose <perm=[0,2,3,1]> (kh)
-            s = MatMul(qt, kt)
-            m = Softmax <axis=-1> (s)
-            u = ReduceMean <keepdims=0> (m, one)
-            z = MatMul(u, v)
-            y = Add(z, x)
-        }""",
-    "quantized": """
-        quantized (float[1,8,6,6] x) => (float[1,8,6,6] y) {
-            xq = QuantizeLinear(x, sx, zx)
-            aq = QLinearConv <kernel_shape=[1,1]> (xq, sx, zx, wi, sw, zw, sx, zx)
-            a = DequantizeLinear(aq, sx, zx)
-            b = DequantizeLinear(xq, sx, zx)
-            c = Sigmoid(b)
-            y = Mul(a, c)
-        }""",
-    "control": """
-        control (float[4] x, bool cond) => (float[4] y, float[?] z) {
-            a = Abs(x)
-            y = If (cond) <
-                then_branch = then_graph () => (float[4] t) { t = Add(a, x) },
-                else_branch = else_graph () => (float[4] e) { e = Neg(a) }
-            >
-            z = Loop (trips, cond, a) <
-                body = body_graph (int64 i, bool keep, float[4] before) => (bool kept, float[4] after) {
-                    kept = Identity(keep)
-                    after = Add(before, x)
-                }
-            >
-        }""",
-    "dynamic": """
-        dynamic (float[N,4] x) => (float[N,2,2] y) {
-            shape = Shape(x)
-            first = Gather <axis=0> (shape, zero)
-            target = Concat <axis=0> (first, halves)
-            r = Reshape(x, target)
-            e = Exp(r)
-            k = Constant <value = float[1] {2.0}> ()
-            y = Mul(e, k)
-        }""",
-    "function": """
-        function (float[3,4] x) => (float[3,4] y) {
-            a = here.twice <times=2.0> (x)
-            b = Cast <to=10> (a)
-            c = Cast <to=1> (b)
-            d = Dropout(c)
-            y = Where(mask, c, d)
-        }""",
-    "sequence": """
-        sequence (float[2,3] x) => (float[4,3] y, string[2] upper) {
-            s = SequenceConstruct(x, x)
-            t = SequenceInsert(s, x)
-            u = SequenceErase(t)
-            y = ConcatFromSequence <axis=0> (u)
-            upper = Gather <axis=0> (names, halves)
-        }""",
-}
+_FILE = Path(__file__).with_suffix(".txt")
+_TEXTS = {text.split()[0]: text for text in _FILE.read_text(encoding="utf-8").split("\n\n")}
+"""The models in ONNX's text format, by their names."""
+
 SPACE = """
 from iosched.models.mutation.mutator import by_type
 from iosched.models.spaces.space import Space
@@ -254,8 +170,7 @@ def _study(folder: Path) -> bytes:
 
 
 def _bench(times: float) -> str:
-    samples = {
-        name: [base * times + step for step in range(12)] for name, base in (("iosched", 90.0), ("sequential", 120.0))
-    }
+    bases = {"iosched": 90.0, "sequential": 120.0}
+    samples = {name: [base * times + step for step in range(12)] for name, base in bases.items()}
     rows = [{"name": name, "median_us": 1.0, "samples": 12, "speedup": 1.0} for name in samples]
     return json.dumps({"model": "m", "device": "cpu", "batch_size": 1, "rows": rows, "samples_us": samples}) + "\n"

@@ -38,9 +38,8 @@ def _flip(data: bytearray, random: Random) -> None:
 
 def _overwrite(data: bytearray, random: Random) -> None:
     at = random.randrange(len(data) + 1)
-    data[at : at + random.randint(1, 8)] = random.choice(
-        (b"\x00", b"\xff", b"\x80\x80\x80\x80\x10", random.randbytes(4))
-    )
+    pieces = (b"\x00", b"\xff", b"\x80\x80\x80\x80\x10", random.randbytes(4))
+    data[at : at + random.randint(1, 8)] = random.choice(pieces)
 
 
 def _cut_out(data: bytearray, random: Random) -> None:
@@ -199,36 +198,20 @@ def damage_sqlite(path: Path, random: Random) -> None:
 
 
 def _damaging(connection: sqlite3.Connection, random: Random) -> tuple[str, tuple[object, ...]]:
-    tables = [
-        name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    ]
+    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+    tables = [name for (name,) in listed]
     filled = [name for name in tables if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
     table = random.choice(filled or tables)
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     column = random.choice(columns)
     values = (
-        None,
-        0,
-        -1,
-        2**62,
-        1e300,
-        "",
-        "x",
-        "NaN",
-        b"",
-        b"\x00" * 8,
-        random.randbytes(8),
-        b"\xff" * 16,
-        "9999-99-99",
-    )
+        None, 0, -1, 2**62, 1e300, "", "x", "NaN", b"", b"\x00" * 8, random.randbytes(8), b"\xff" * 16, "9999-99-99",
+    )  # fmt: skip
     if random.random() < 0.75:
-        return f"UPDATE {table} SET {column} = ? WHERE rowid_or_first = 1".replace(" WHERE rowid_or_first = 1", ""), (
-            random.choice(values),
-        )
-    return random.choice(
-        (
-            *(f"DROP TABLE {table}", f"DELETE FROM {table}", f"ALTER TABLE {table} DROP COLUMN {column}"),
-            *(f"ALTER TABLE {table} ADD COLUMN more TEXT", f"CREATE VIEW other AS SELECT * FROM {table}"),
-            "PRAGMA application_id = 1",
-        )
-    ), ()
+        return f"UPDATE {table} SET {column} = ?", (random.choice(values),)
+    damages = (
+        f"DROP TABLE {table}", f"DELETE FROM {table}", f"ALTER TABLE {table} DROP COLUMN {column}",
+        f"ALTER TABLE {table} ADD COLUMN more TEXT", f"CREATE VIEW other AS SELECT * FROM {table}",
+        "PRAGMA application_id = 1",
+    )  # fmt: skip
+    return random.choice(damages), ()

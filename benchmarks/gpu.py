@@ -16,19 +16,20 @@ and onnxruntime's CUDA provider for the ways that these are.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from gpu_cases import CALL_S, PIECES, Case, key_of
 from gpu_child import CASE, NO_GPU, Child, Children, NoGpuError
 from gpu_report import case_row
 from gpu_results import Results, ResultsError, load_results
+from testbed import read_options, refuse
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"
 
@@ -43,28 +44,25 @@ CLOSING_S = 4.0
 """Left at the end, so that nothing which is nearly done is cut off."""
 
 
-class Starts(Protocol):
-    """Starts the processes of cases; `Children`, but for tests."""
-
-    def begin(self, case: Case) -> Child:
-        """Prepares a case on the host."""
-        ...
-
-
 def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
     """Runs what is asked for; the exit code is 3 where there is no GPU, and 1 where a case failed."""
-    parser = _parser()
-    options = parser.parse_args(words)
+    pieces = {"action": "append", "choices": tuple(PIECES)}
+    options = read_options(
+        __file__, words, first=False, piece=pieces, all=False, list=False, only="", seconds=float, again=False, gpu=0,
+        profile_db=Path, output=RESULTS,
+    )  # fmt: skip
+    if sum(map(bool, (options.first, options.piece, options.all, options.list))) != 1:
+        refuse("ask for one of --first, --piece, --all and --list")
     try:
         results = load_results(options.output)
     except ResultsError as error:
-        parser.error(str(error))
+        refuse(str(error))
     if options.list:
         print("\n".join(_listed(results)))
         return 0
     cases = _chosen(options)
     if not cases:
-        parser.error("no such case: --list tells the pieces")
+        refuse("no such case: --list tells the pieces")
     if options.again:
         results.again(cases)
     database = options.profile_db or options.output.with_suffix(".db")
@@ -87,7 +85,7 @@ def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
 def measure(
     cases: Sequence[Case],
     results: Results,
-    children: Starts,
+    children: Children,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -104,7 +102,7 @@ def measure(
 
 
 def _measure_once(
-    cases: Sequence[Case], results: Results, children: Starts, deadline: float, clock: Callable[[], float]
+    cases: Sequence[Case], results: Results, children: Children, deadline: float, clock: Callable[[], float]
 ) -> int:
     """Gives each of `cases` one turn as far as there is time, and returns how many had one."""
     queue, count = _Queue(cases, children), 0
@@ -145,7 +143,7 @@ def _measure_one(case: Case, child: Child, results: Results, seconds: float, lim
 class _Queue:
     """Cases that wait, of which the next one is prepared already."""
 
-    def __init__(self, cases: Sequence[Case], children: Starts) -> None:
+    def __init__(self, cases: Sequence[Case], children: Children) -> None:
         self._cases, self._children = list(cases), children
         self._prepared: dict[str, Child] = {}
 
@@ -193,14 +191,14 @@ class _Queue:
             child.stop()
 
 
-def _chosen(options: argparse.Namespace) -> list[Case]:
+def _chosen(options: Namespace) -> list[Case]:
     names = ["first"] if options.first else options.piece or list(PIECES)
     wanted = options.only.split()
     cases = [case for name in names for case in PIECES[name].cases]
     return [case for case in cases if set(wanted) <= set(case.name.split())]
 
 
-def _seconds(options: argparse.Namespace) -> float:
+def _seconds(options: Namespace) -> float:
     if options.seconds is not None:
         return float(options.seconds)
     names = ["first"] if options.first else options.piece or []
@@ -218,24 +216,6 @@ def _listed(results: Results) -> list[str]:
                 reasons = results.cases[key_of(case)]["reasons"]
                 lines.append(f"    {case.name}: {results.state(case)}, {'; '.join(reasons) or 'never came back'}")
     return lines
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--first", action="store_true", help="the piece that comes first")
-    what.add_argument("--piece", action="append", choices=tuple(PIECES), help="a piece; may be given several times")
-    what.add_argument("--all", action="store_true", help="all pieces, the most valuable first, as far as time allows")
-    what.add_argument("--list", action="store_true", help="tell what there is and what is missing, and measure nothing")
-    parser.add_argument("--only", default="", metavar="WORDS", help="of these, cases with these words: 'nasnet_a fp16'")
-    parser.add_argument(
-        "--seconds", type=float, help=f"end after so many; by default the piece's own, {CALL_S:.0f} at most"
-    )
-    parser.add_argument("--again", action="store_true", help="measure also what is done or has failed too often")
-    parser.add_argument("--gpu", type=int, default=0, help="its number in CUDA")
-    parser.add_argument("--profile-db", type=Path, help="profile database; by default beside the results")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="results file; goes on with what it has")
-    return parser
 
 
 def _terminated(*_: object) -> NoReturn:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,13 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 from gpu_cases import JAX, ONNXRUNTIME, NetworkCase
-from gpu_prepare import Paper, Prepared, alone, on_paper, stand_in, timed
-from graph_nodes import node_counts
-from peer import Peer
-from testbed import compared
+from gpu_prepare import PAPER, Paper, Peer, Prepared, alone, on_paper, timed
+from testbed import compared, gpu_spec
 
-from iosched.models.errors import IoschedError
-from iosched.models.model import Model
+from iosched import Effort, IoschedError, Model, Schedule, SearchResult, search
 from iosched.models.version import iosched_version
 from iosched.profiler.baselines.gpu_openers import GpuSetup, open_on_gpu
 from iosched.profiler.devices.cuda.attached import AttachedGpu
@@ -39,15 +38,49 @@ from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import precision_named
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import SearchResult, search
+
+KINDS = ("kernel", "copy", "fill", "host", "graph", "empty", "wait", "record")
+"""Of `CUgraphNodeType`, by its numbers."""
+
+
+def node_counts(graphs: Iterable[Any]) -> dict[str, int] | None:
+    """Nodes of CuPy's graphs by kind, and edges between them; None where there is no driver to ask."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    found: Counter[str] = Counter()
+    for graph in graphs:
+        handle, count, edges = ctypes.c_void_p(graph.graph), ctypes.c_size_t(), ctypes.c_size_t()
+        _check(cuda.cuGraphGetNodes(handle, None, ctypes.byref(count)))
+        nodes = (ctypes.c_void_p * count.value)()
+        _check(cuda.cuGraphGetNodes(handle, nodes, ctypes.byref(count)))
+        found.update(_kind(cuda, node) for node in nodes)
+        get_edges = cuda.cuGraphGetEdges_v2 if hasattr(cuda, "cuGraphGetEdges_v2") else None
+        if get_edges is not None:
+            _check(get_edges(handle, None, None, None, ctypes.byref(edges)))
+            found["edges"] += edges.value
+    return dict(sorted(found.items()))
+
+
+def _kind(cuda: Any, node: int) -> str:
+    kind = ctypes.c_int()
+    _check(cuda.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)))
+    return KINDS[kind.value] if kind.value < len(KINDS) else f"kind {kind.value}"
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"CUDA's driver answered {status}")
+
 
 LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 """The largest error, relative to the largest output, with which our results count as correct."""
 
-QUICK = Effort(GPU_EFFORT.bound_slack, max_measurements=30, tolerance=GPU_EFFORT.tolerance, remeasure_rounds=0)
+QUICK = Effort(
+    bound_slack=GPU_EFFORT.bound_slack, max_measurements=30, tolerance=GPU_EFFORT.tolerance, remeasure_rounds=0
+)
 """A search for minutes that are dear: half of the measurements in a block, and no tuning of cuDNN's plans in stages."""
 
 LEAST_SEARCH_S = 3.0
@@ -55,6 +88,7 @@ LEAST_SEARCH_S = 3.0
 
 ROUNDS, MOST_COMPARED_S = 20, 8.0
 
+Lock = IO[bytes]
 NO_BARRIERS = ", no barriers"
 
 
@@ -68,7 +102,7 @@ class CaseRun:
         gpu: AttachedGpu,
         database: ProfileDatabase,
         deadline: float,
-        lock: IO[bytes],
+        lock: Lock,
     ) -> None:
         self._case, self._prepared, self._gpu = case, prepared, gpu
         self._deadline, self._lock = deadline, lock
@@ -101,9 +135,8 @@ class CaseRun:
             self._compile(name, schedule)
         compiled_s = (time.monotonic() - began) / len(self._ours)
         for layout in self._others:
-            opened = open_cost(
-                self._gpu, self._prepared.model, self._case.precision, self._opened.database, layout=layout
-            )
+            about = self._prepared.model, self._case.precision, self._opened.database
+            opened = open_cost(self._gpu, *about, layout=layout)
             for name, schedule in unsearched.items():
                 self._compile(f"{name}, {layout.value}", schedule, backend=opened.backend)
         self._open_peers()
@@ -123,7 +156,7 @@ class CaseRun:
 
     def _paper(self) -> Paper:
         """The schedule on paper, anew if the GPU turned out to be another one than it was made for."""
-        made, spec = self._prepared.paper, spec_of(self._gpu.name) or stand_in()
+        made, spec = self._prepared.paper, spec_of(self._gpu.name) or gpu_spec(PAPER)
         return made if made.spec == spec else on_paper(self._prepared.model, spec, self._case.precision)
 
     def _compile(
@@ -155,14 +188,8 @@ class CaseRun:
         for strategy in self._case.strategies:
             cost = replace(opened, dropped={})
             began = time.monotonic()
-            result = search(
-                opened.backend.graph,
-                cost,
-                strategy=strategy,
-                effort=effort,
-                deadline=lambda: time.monotonic() > until,
-            )
-            results[strategy] = result
+            over = {"effort": effort, "deadline": lambda: time.monotonic() > until}
+            results[strategy] = result = search(opened.backend.graph, cost, strategy=strategy, **over)
             found["strategies"][strategy] = _effort_made(result, cost, time.monotonic() - began)
         found["ended_by_time"] = time.monotonic() > until
         for index, (strategy, result) in enumerate(results.items()):

@@ -4,14 +4,20 @@ What needs no GPU comes first: imports, the network, what onnxruntime makes of i
 analytic model. Then it waits until it is told how long it may take. What was found is written to a pipe as a line of
 JSON after each step: our schedules that need no search beside other frameworks, and then all of these once more with
 what was searched for in the time that is left.
+
+Options:
+    case: its key in gpu_cases.py
+    --expected: the name that the GPU must have
+    --pipe: number of the open file that records go to
+    --lock: file to lock while the host's cores are needed
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,16 +26,22 @@ from typing import IO
 from gpu_alternatives import CaseRun
 from gpu_cases import NetworkCase, case_of
 from gpu_child import ERROR, NO_GPU, READY
-from gpu_prepare import Prepared, alone, prepare
+from gpu_prepare import alone, prepare
+from testbed import read_options
 
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
 from iosched.profiler.store.database import ProfileDatabase
 
+NEEDED = {"type": Path, "required": True}
+
 
 def main(words: Sequence[str], attached: Callable[[int], AttachedGpu] = attach) -> int:
     """Prepares, waits, measures; the exit code is that of the process."""
-    options = _options(words)
+    options = read_options(
+        __file__, words, {"case": str}, gpu=0, expected="", pipe={"type": int, "required": True}, profile_db=NEEDED,
+        lock=NEEDED,
+    )  # fmt: skip
     case = case_of(options.case)
     assert isinstance(case, NetworkCase)
     with options.lock.open("rb") as lock:
@@ -43,11 +55,11 @@ def main(words: Sequence[str], attached: Callable[[int], AttachedGpu] = attach) 
         gpu = _gpu(attached, options)
         if gpu is None:
             return NO_GPU
-        with os.fdopen(options.pipe, "w", encoding="utf-8") as pipe:
-            return _told(case, prepared, gpu, options.profile_db, deadline, lock, pipe)
+        with os.fdopen(options.pipe, "w", encoding="utf-8") as pipe, ProfileDatabase(options.profile_db) as database:
+            return _told(lambda: CaseRun(case, prepared, gpu, database, deadline, lock), pipe)
 
 
-def _gpu(attached: Callable[[int], AttachedGpu], options: argparse.Namespace) -> AttachedGpu | None:
+def _gpu(attached: Callable[[int], AttachedGpu], options: Namespace) -> AttachedGpu | None:
     """The GPU, if it is there and the one that it should be; else stderr says why not."""
     try:
         gpu = attached(options.gpu)
@@ -60,36 +72,16 @@ def _gpu(attached: Callable[[int], AttachedGpu], options: argparse.Namespace) ->
     return None
 
 
-def _told(
-    case: NetworkCase,
-    prepared: Prepared,
-    gpu: AttachedGpu,
-    path: Path,
-    deadline: float,
-    lock: IO[bytes],
-    pipe: IO[str],
-) -> int:
+def _told(run: Callable[[], CaseRun], pipe: IO[str]) -> int:
     """Writes what is found, or why nothing more is."""
-    with ProfileDatabase(path) as database:
-        try:
-            with closing(CaseRun(case, prepared, gpu, database, deadline, lock)) as run:
-                for record in run.records():
-                    print(json.dumps(record), file=pipe, flush=True)
-        except (IoschedError, MemoryError) as error:
-            print(json.dumps({ERROR: f"{type(error).__name__}: {error}"}), file=pipe, flush=True)
-            return 1
+    try:
+        with closing(run()) as case:
+            for record in case.records():
+                print(json.dumps(record), file=pipe, flush=True)
+    except (IoschedError, MemoryError) as error:
+        print(json.dumps({ERROR: f"{type(error).__name__}: {error}"}), file=pipe, flush=True)
+        return 1
     return 0
-
-
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("case", help="its key in gpu_cases.py")
-    parser.add_argument("--gpu", type=int, default=0)
-    parser.add_argument("--expected", default="", help="the name that the GPU must have")
-    parser.add_argument("--pipe", type=int, required=True, help="number of the open file that records go to")
-    parser.add_argument("--profile-db", type=Path, required=True)
-    parser.add_argument("--lock", type=Path, required=True, help="file to lock while the host's cores are needed")
-    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

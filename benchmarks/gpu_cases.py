@@ -6,9 +6,9 @@ How long each takes is estimated here; `gpu.py` writes down what it really took,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from iosched.models import zoo
 from iosched.scheduler.strategies import SearchStrategy
@@ -52,26 +52,6 @@ _STAGE_S, _TUNED_S = 0.04, 0.35
 
 _WAYS_S = {"torch-cudagraph": 1.5, "torch": 1.5, ONNXRUNTIME: 15.0, "torch-compile": 90.0, JAX: 30.0}
 """PyTorch is warmed up in both layouts, cuDNN's own search included; compilers take minutes for large networks."""
-
-
-class Case(Protocol):
-    """Something that is measured in a process of its own.
-
-    Attributes:
-        piece: the name of its piece.
-        name: its name in its piece.
-    """
-
-    @property
-    def piece(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def estimate_s(self) -> float:
-        """About how many seconds it takes, without what its process does before the GPU is its own."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -135,6 +115,10 @@ class CommandCase:
     ways: ClassVar[tuple[str, ...]] = ()
 
 
+Case = NetworkCase | CommandCase
+"""Something that is measured in a process of its own."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """What one call measures.
@@ -185,37 +169,26 @@ def _tests() -> tuple[Case, ...]:
     # -P: the working folder is not where the package is.
     words = ("-P", "-m", "pytest", "-q", "-n", "8", "--dist", "worksteal")
     files = {"test_networks": 240.0, "test_fused": 40.0, "test_kernels": 90.0, "test_arrays": 30.0}
-    return tuple(
-        CommandCase("tests", name, (*words, f"tests/gpu/{name}.py"), seconds) for name, seconds in files.items()
-    )
+    made = ((name, (*words, f"tests/gpu/{name}.py"), seconds) for name, seconds in files.items())
+    return tuple(CommandCase("tests", *each) for each in made)
+
+
+def _script(piece: str, name: str, script: str, words: Sequence[str], file: str, seconds: float) -> Case:
+    where = ("--device", "cuda:{gpu}", "--profile-db", "{database}")
+    output = ("-o", f"{{folder}}/ablation-{script}-gpu-{file}.json")
+    return CommandCase(piece, name, (f"benchmarks/ablation_{script}.py", *words, *where, *output), seconds)
 
 
 def _ablations() -> tuple[Case, ...]:
     """What the papers claim of sums of stages and of batch sizes, on this GPU."""
-    common = ("--device", "cuda:{gpu}", "--profile-db", "{database}")
-    additive = tuple(
-        CommandCase(
-            "additive",
-            network,
-            (
-                *("benchmarks/ablation_additive.py", "--networks", network, "--schedules", "40", *common),
-                *("-o", f"{{folder}}/ablation-additive-gpu-{network}.json"),
-            ),
-            seconds,
-        )
-        for network, seconds in {"squeezenet": 120.0, "inception_v3": 300.0}.items()
+    seconds = {"squeezenet": 120.0, "inception_v3": 300.0}
+    additive = (
+        _script("additive", name, "additive", ("--networks", name, "--schedules", "40"), name, seconds[name])
+        for name in seconds
     )
-    batch = tuple(
-        CommandCase(
-            "batch",
-            f"batch {size}",
-            (
-                *("benchmarks/ablation_batch.py", "--networks", "inception_v3", "--batch-sizes", str(size), *common),
-                *("-o", f"{{folder}}/ablation-batch-gpu-{size}.json"),
-            ),
-            120.0,
-        )
-        for size in (1, 16, 64)
+    batch = (
+        _script("batch", f"batch {size}", "batch", ("--networks", "inception_v3", "--batch-sizes", size), size, 120.0)
+        for size in ("1", "16", "64")
     )
     words = ("-P", "-m", "iosched", "matrix", "zoo:inception_v3", "--device", "cuda:{gpu}", "--batch-sizes", "1,16,64")
     matrix = CommandCase("batch", "matrix", (*words, "--json", "--profile-db", "{database}"), 60.0, "matrix-gpu.json")

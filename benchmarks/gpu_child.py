@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from gpu_cases import Case, CommandCase, NetworkCase, key_of
 
@@ -44,31 +44,6 @@ OnRecord = Callable[[Mapping[str, Any]], None]
 
 class NoGpuError(Exception):
     """There is no GPU to measure on; the case's process told why on stderr."""
-
-
-class Child(Protocol):
-    """A case that is going to be measured in a process of its own."""
-
-    def prepare(self, most_s: float) -> None:
-        """Waits until what needs no GPU is done, for so many seconds at most."""
-        ...
-
-    def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
-        """Lets the case have the GPU, and returns why it did not come to its end; empty if it did.
-
-        Args:
-            seconds: how long it should take.
-            limit_s: after so many it is ended.
-            on_record: is given what was found, after every step; "complete" is true if nothing more will come.
-
-        Raises:
-            NoGpuError: there is no GPU, or it is another one than before.
-        """
-        ...
-
-    def stop(self) -> None:
-        """Ends the process, and what it started."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -116,9 +91,20 @@ class _Network:
         self._process, self._reads = process, reads
 
     def prepare(self, most_s: float) -> None:
+        """Waits until what needs no GPU is done, for so many seconds at most."""
         _read_lines(self._process, self._reads, most_s, lambda line: None, until=READY)
 
     def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
+        """Lets the case have the GPU, and returns why it did not come to its end; empty if it did.
+
+        Args:
+            seconds: how long it should take.
+            limit_s: after so many it is ended.
+            on_record: is given what was found, after every step; "complete" is true if nothing more will come.
+
+        Raises:
+            NoGpuError: there is no GPU, or it is another one than before.
+        """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it is gone, and its exit code tells why
             # The clock is that of the machine, so that both mean the same, however long it still prepares.
@@ -180,6 +166,10 @@ class _Command:
     def stop(self) -> None:
         if self._process is not None:
             _end(self._process)
+
+
+Child = _Network | _Command
+"""A case that is going to be measured in a process of its own."""
 
 
 def _started(words: Sequence[str], pipe: int, *, stdin: int, stdout: int) -> subprocess.Popen[bytes]:

@@ -5,26 +5,36 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 from gpu_cases import NetworkCase
+from testbed import gpu_spec, zoo_model
 
-from iosched.models import zoo
-from iosched.models.errors import IoschedError
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import IoschedError, Model, Schedule, search
 from iosched.profiler.devices.analytic.device import SimulatedGpu
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named, spec_of
+from iosched.profiler.devices.gpus import GpuSpec, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
+
+
+@dataclass(frozen=True, eq=False)
+class Peer:
+    """A network that is ready to run on inputs that lie on the GPU.
+
+    Attributes:
+        time: runs it so many times in a row, and tells the microseconds of each; the first finds the GPU idle.
+        outputs: what it computes, by the names of the model's outputs; None where that cannot be read back.
+    """
+
+    time: Callable[[int], Sequence[float]]
+    outputs: Callable[[], Mapping[str, np.ndarray]] | None
+
 
 PAPER = "h100"
 """The GPU whose specification stands in where that of the attached one is not known."""
@@ -60,12 +70,12 @@ def prepare(case: NetworkCase, expected: str) -> Prepared:
     with timed(seconds, "import"):
         _import_early(case)
     with timed(seconds, "build"):
-        model = load_model(zoo.build(case.network).SerializeToString(), name=case.network, batch_size=case.batch)
+        model = zoo_model(case.network, case.batch)
     inputs = random_inputs(model.graph.inputs, seed=case.batch)
     with timed(seconds, "check"), Reference(model) as reference:
         outputs = reference.run(inputs)
     with timed(seconds, "paper"):
-        paper = on_paper(model, spec_of(expected) or stand_in(), case.precision)
+        paper = on_paper(model, spec_of(expected) or gpu_spec(PAPER), case.precision)
     return Prepared(model, inputs, outputs, paper, seconds)
 
 
@@ -77,12 +87,6 @@ def _import_early(case: NetworkCase) -> None:
     if any(way.startswith("torch") for way in case.ways):
         with suppress(ImportError):
             import torch  # noqa: F401
-
-
-def stand_in() -> GpuSpec:
-    found = gpu_named(PAPER)
-    assert found is not None
-    return found
 
 
 def on_paper(model: Model, spec: GpuSpec, precision: str) -> Paper:

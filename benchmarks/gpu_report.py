@@ -6,12 +6,17 @@
 Latencies are medians of runs in a row, in microseconds, and how many times as fast as one operator after another in
 one CUDA graph, measured in turn with it: the quotient of the medians, with its 95 % interval. Prints
 Markdown. Of what was begun and is not done, the last table says why.
+
+Options:
+    results: what gpu.py wrote, on one GPU
+    --plot: draw the speed-ups (needs matplotlib)
+    --batch: batch size that is drawn
+    --precision: precision that is drawn
+    --predicted: print the analytic model's latencies for this GPU instead
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -19,12 +24,10 @@ from typing import Any
 
 from gpu_cases import PIECES, key_of
 from gpu_results import ResultsError, load_results
-from testbed import compared, print_table, ratio_text, speedup_text
+from testbed import chart, compared, gpu_spec, print_table, ratio_text, read_options, refuse, speedup_text, zoo_model
 
-from iosched.models import zoo
-from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.device import SimulatedGpu
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named
+from iosched.profiler.devices.gpus import GpuSpec
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.search import search
@@ -32,38 +35,24 @@ from iosched.scheduler.search import search
 BASE, GRAPHED = "sequential", "torch-cudagraph"
 FOUND = "both"
 _COLOURS = (
-    "#8a8f98",
-    "#e08a3c",
-    "#54a24b",
-    "#4c78a8",
-    "#7a5aa6",
-    "#b279a2",
-    "#9d755d",
-    "#d67195",
-    "#bab0ac",
-    "#f58518",
-)
-
+    "#8a8f98", "#e08a3c", "#54a24b", "#4c78a8", "#7a5aa6", "#b279a2", "#9d755d", "#d67195", "#bab0ac", "#f58518",
+)  # fmt: skip
 Entry = Mapping[str, Any]
 Cases = Mapping[str, Entry]
 Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", type=Path, nargs="+", help="what gpu.py wrote, on one GPU")
-    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw the speed-ups (needs matplotlib)")
-    parser.add_argument("--batch", type=int, default=1, help="batch size that is drawn")
-    parser.add_argument("--precision", default="fp32", help="precision that is drawn")
-    parser.add_argument("--predicted", metavar="GPU", help="print the analytic model's latencies for this GPU instead")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, {"results": {"type": Path, "nargs": "+"}}, plot=Path, batch=1, precision="fp32", predicted=str
+    )
     try:
         results = [load_results(path) for path in options.results]
     except ResultsError as error:
-        parser.error(str(error))
+        refuse(str(error))
     gpus = sorted({each.gpu for each in results} - {""})
     if len(gpus) > 1:
-        parser.error(f"these were measured on {len(gpus)} GPUs: {', '.join(gpus)}")
+        refuse(f"these were measured on {len(gpus)} GPUs: {', '.join(gpus)}")
     cases = in_order({key: entry for each in results for key, entry in each.cases.items()})
     if options.predicted is not None:
         print_table(*predicted_table(measured(cases), options.predicted))
@@ -132,9 +121,8 @@ def summary_table(found: Mapping[str, Entry]) -> Table:
         cells = ["1" if best == BASE else ratio_text(speedups[0]), *(ratio_text(other) for other in speedups[1:]), ""]
         row = [each["network"], each["precision"], f"{latency_us[BASE]:.0f}", f"{latency_us[best]:.0f}", best, *cells]
         rows.setdefault((each["network"], each["precision"]), row[:7])
-    return ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"], list(
-        rows.values()
-    )
+    headers = ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"]
+    return headers, list(rows.values())
 
 
 def network_table(summary: Table) -> Table:
@@ -148,8 +136,7 @@ def network_table(summary: Table) -> Table:
 
 def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:
     """The analytic model's latency over the measured one, and the speedup of the model's schedule by both."""
-    spec = gpu_named(gpu)
-    assert spec is not None, f"no GPU {gpu!r}: see `iosched devices`"
+    spec = gpu_spec(gpu)
     rows: dict[tuple[str, str], list[str]] = {}
     ratios: dict[str, list[float]] = {}
     for each in found.values():
@@ -160,25 +147,17 @@ def predicted_table(found: Mapping[str, Entry], gpu: str) -> Table:
         for name, ratio in quotient.items():
             ratios.setdefault(name, []).append(ratio)
         speedups = [latency_us[BASE] / latency_us["paper"] for latency_us in (predicted_us, each["median_us"])]
-        rows[key] = [
-            *key,
-            *(f"{ratio:.2f}" for ratio in quotient.values()),
-            *(f"{speedup:.2f}" for speedup in speedups),
-        ]
+        rows[key] = [*key, *(f"{ratio:.2f}" for ratio in (*quotient.values(), *speedups))]
     means = [f"{geometric_mean(each):.2f}" for each in ratios.values()]
     headers = ["network", "precision", *ratios, "predicted speedup", "measured"]
     return headers, [*rows.values(), ["geometric mean", "", *means, "", ""]]
 
 
 def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
-    proto = zoo.build(each["network"])
-    model = load_model(proto.SerializeToString(), name=each["network"], batch_size=each["batch"])
+    model = zoo_model(each["network"], each["batch"])
     opened = SimulatedGpu(spec).open(model, OpenSettings(precision=each["precision"]))
-    schedules = {
-        BASE: sequential(opened.graph),
-        "greedy": greedy(opened.graph),
-        "paper": search(opened.graph, opened.cost, effort=opened.effort).schedule,
-    }
+    schedules = {BASE: sequential(opened.graph), "greedy": greedy(opened.graph)}
+    schedules["paper"] = search(opened.graph, opened.cost, effort=opened.effort).schedule
     return {name: sum(map(opened.cost.stage_latency_us, each.stages)) for name, each in schedules.items()}
 
 
@@ -203,10 +182,7 @@ def ratio_table(found: Mapping[str, Entry], base: str) -> Table:
     """How many times as fast each alternative is as `base`, with its interval, where that was measured too."""
     beside = {key: compared(each["samples_us"], base) for key, each in found.items() if base in each["samples_us"]}
     names = list(dict.fromkeys(name for each in beside.values() for name in each))
-    rows = [
-        [key, *(speedup_text(each.get(name)).removeprefix(", ") for name in names)]
-        for key, each in beside.items()
-    ]  # fmt: skip
+    rows = [[key, *(ratio_text(each.get(name)) for name in names)] for key, each in beside.items()]
     return ["case", *names], rows
 
 
@@ -301,31 +277,24 @@ def _names(found: Mapping[str, Entry]) -> list[str]:
 
 def plot(path: Path, found: Sequence[Entry], title: str) -> None:
     """Bars of the speed over the sequential CUDA graph with its interval, a group for each network."""
-    from matplotlib import pyplot
-
     against = [compared(each["samples_us"], BASE) for each in found]
     names = list(dict.fromkeys(name for each in against for name in each))
-    figure, axis = pyplot.subplots(figsize=(2 + 2.2 * len(found), 3.8))
     width = 0.8 / max(len(names), 1)
-    for place, name in enumerate(names):
-        drawn = {index: each[name] for index, each in enumerate(against) if name in each}
-        speeds = [each.value for each in drawn.values()]
-        ends = [
-            [each.value - each.low for each in drawn.values()],
-            [each.high - each.value for each in drawn.values()],
-        ]
-        colour = _COLOURS[place % len(_COLOURS)]
-        at = [index + place * width - 0.4 for index in drawn]
-        bars = axis.bar(at, speeds, width, yerr=ends, error_kw={"lw": 0.6}, label=name, color=colour)
-        axis.bar_label(bars, fmt="%.2f", fontsize=6, rotation=90, padding=2)
-    axis.axhline(1, c="#8a8f98", lw=0.8)
-    axis.set_xticks([index - width / 2 for index in range(len(found))], [each["network"] for each in found])
-    axis.set(ylabel="times as fast as sequential", title=title)
-    axis.margins(y=0.15)
-    axis.legend(fontsize=7, ncols=2)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    with chart(path, figsize=(2 + 2.2 * len(found), 3.8)) as (_, axis):
+        for place, name in enumerate(names):
+            drawn = {index: each[name] for index, each in enumerate(against) if name in each}
+            speeds = [each.value for each in drawn.values()]
+            ends = list(zip(*((each.value - each.low, each.high - each.value) for each in drawn.values()), strict=True))
+            at = [index + place * width - 0.4 for index in drawn]
+            style = {"error_kw": {"lw": 0.6}, "label": name, "color": _COLOURS[place % len(_COLOURS)]}
+            bars = axis.bar(at, speeds, width, yerr=ends, **style)
+            axis.bar_label(bars, fmt="%.2f", fontsize=6, rotation=90, padding=2)
+        axis.axhline(1, c="#8a8f98", lw=0.8)
+        axis.set_xticks([index - width / 2 for index in range(len(found))], [each["network"] for each in found])
+        axis.set(ylabel="times as fast as sequential", title=title)
+        axis.margins(y=0.15)
+        axis.legend(fontsize=7, ncols=2)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,24 +7,156 @@ What kernels tell is in `intervals_kernels.py`, what networks tell in `intervals
 measurements tell how far kernels of a kind lie off together, and few networks how far stages do, standard deviations
 are widened by Student's t. Coverage is counted where it was not fitted to: a series of kernels in intervals made from
 the other series, a network in intervals made from the other networks, and everything else by the packaged spreads.
+
+Options:
+    --data: folder with the measurements
+    --analytic: what analytic.py wrote
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from intervals_kernels import SEED, half_precision, kernel_spreads, seen, series, series_covered, short, specified
-from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered
-from measured import read
-from testbed import keep_results
+import numpy as np
+from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered, widened
+from kernels import RESTED_US, TRUSTED_US, Floats, Predicted, family, predict, was_unseen
+from kernels_fit import GPUS, bandwidths, fit, for_fit
+from measured import Row, read
+from numpy.typing import NDArray
+from testbed import read_options, write_results
 
-from iosched.profiler.devices.analytic.uncertainty import LEVEL, SPREADS, Spread, Spreads
+from iosched.profiler.devices.analytic.uncertainty import (
+    LEVEL,
+    NORMAL,
+    SHORT_US,
+    SPREADS,
+    Share,
+    Spread,
+    Spreads,
+    deviation,
+)
+
+LEAST = 5  # kernels of a series, below which their offset is not known
+SUMS, TERMS, SEED = 400, 30, 0  # sums that are drawn from each series, and kernels in each
+
+
+@dataclass(frozen=True)
+class Series:
+    """Kernels of one kind on one GPU by one library: logarithms of measured over predicted, and latencies."""
+
+    kind: str
+    name: str
+    off: Floats
+    predicted_us: Floats
+
+
+def short(rows: Sequence[Row]) -> Predicted:
+    """Kernels that the model says are short, as measured by DeepBench."""
+    found = predict([row for row in rows if row.source == "deepbench" and row.precision == "fp32"])
+    return _kept(found, found.predicted_us < SHORT_US)
+
+
+def seen(rows: Sequence[Row]) -> Predicted:
+    """Longer kernels of GPUs that were fitted to, of shapes that were not."""
+    return _long(predict([row for row in _unseen(rows) if row.gpu in GPUS]))
+
+
+def specified(rows: Sequence[Row]) -> Predicted:
+    """Longer kernels of every GPU, predicted as if only its specification were known."""
+    known, test = bandwidths(for_fit(rows)), _unseen(rows)
+    found = [predict([row for row in test if row.gpu not in GPUS])]
+    for gpu in GPUS:
+        others = fit(rows, [other for other in GPUS if other != gpu], known)
+        rested = {**RESTED_US, "neusight": others.rested_us}
+        found.append(predict([row for row in test if row.gpu == gpu], others.constants, {}, rested))
+    latencies_us = np.concatenate([part.predicted_us for part in found])
+    return _long(Predicted([row for part in found for row in part.rows], latencies_us))
+
+
+def half_precision(rows: Sequence[Row]) -> float:
+    """How many times farther off kernels lie on the T4's tensor cores than on its others, root mean square."""
+    deepbench = [row for row in rows if row.source == "deepbench" and row.gpu == "t4" and was_unseen(row)]
+    half, single = (predict([row for row in deepbench if row.precision == name]) for name in ("fp16", "fp32"))
+    return _rms(_off(half)) / _rms(_off(single))
+
+
+def series(found: Predicted) -> list[Series]:
+    """The rows by kind and series, without series of a handful."""
+    at = defaultdict(list)
+    for index, row in enumerate(found.rows):
+        at[family(row), f"{row.gpu}, {row.source}"].append(index)
+    off = _off(found)
+    return [
+        Series(kind, name, off[chosen], found.predicted_us[chosen])
+        for (kind, name), chosen in sorted(at.items())
+        if len(chosen) >= LEAST
+    ]
+
+
+def kernel_spreads(known: Sequence[Series]) -> dict[str, Spread]:
+    """By kind."""
+    kinds = sorted({each.kind for each in known})
+    return {kind: spread([each for each in known if each.kind == kind]) for kind in kinds}
+
+
+def spread(known: Sequence[Series]) -> Spread:
+    """What kernels of one kind share in a series, around zero, and what is their own."""
+    offsets = np.array([each.off.mean() for each in known])
+    own = np.concatenate([each.off - each.off.mean() for each in known])
+    return Spread(widened(_rms(offsets), len(known)), float(own.std()))
+
+
+def series_covered(known: Sequence[Series]) -> dict[str, dict[str, float]]:
+    """The part of kernels, and of sums of thirty, in intervals that are made from the other series of the kind."""
+    record = {}
+    for each in known:
+        others = [other for other in known if other.kind == each.kind and other is not each]
+        if others:
+            record[f"{each.kind}, {each.name}"] = covered(each, spread(others))
+    return record
+
+
+def covered(part: Series, found: Spread) -> dict[str, float]:
+    """The part of kernels, and of sums of thirty, in intervals by these spreads."""
+    single = np.abs(part.off) <= NORMAL * deviation([Share("product", found, 1.0)])
+    rng, hits = np.random.default_rng(SEED), []
+    measured_us = part.predicted_us * np.exp(part.off)
+    for _ in range(SUMS):
+        chosen, counts = np.unique(rng.choice(len(part.off), TERMS), return_counts=True)
+        weights = part.predicted_us[chosen] * counts
+        shares = [Share("product", found, float(weight)) for weight in weights / weights.sum()]
+        off = np.log(measured_us[chosen] @ counts / weights.sum())
+        hits.append(abs(off) <= NORMAL * deviation(shares))
+    return {"kernels": len(part.off), "single": round(float(single.mean()), 2), "sums": round(float(np.mean(hits)), 2)}
+
+
+def _unseen(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if was_unseen(row) and row.precision == "fp32"]
+
+
+def _long(found: Predicted) -> Predicted:
+    """Kernels that the model says are not short, without those of NeuSight's that are blurred by launches."""
+    least_us = np.array([SHORT_US if row.source == "deepbench" else TRUSTED_US for row in found.rows])
+    return _kept(found, (found.measured_us > 0) & (found.predicted_us >= least_us))
+
+
+def _kept(found: Predicted, mask: NDArray[np.bool_]) -> Predicted:
+    return Predicted([found.rows[index] for index in np.flatnonzero(mask)], found.predicted_us[mask])
+
+
+def _off(found: Predicted) -> Floats:
+    off: Floats = np.log(found.measured_us / found.predicted_us)
+    return off
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt((values**2).mean()))
+
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,17 +182,13 @@ def mean_covered(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[st
 
 def main() -> None:
     """Prints the spreads and the coverage."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
-    parser.add_argument("--analytic", type=Path, default=RESULTS / "analytic-v100.json", help="what analytic.py wrote")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
+    data, analytic = {"type": Path, "required": True}, RESULTS / "analytic-v100.json"
+    arguments = read_options(__file__, data=data, analytic=analytic, output=Path)
     rows, networks = read(arguments.data), left_out(json.loads(arguments.analytic.read_text())["leave_one_out"])
     known = {"short": short(rows), "seen": seen(rows), "specified": specified(rows)}
     parts = {name: series(found) for name, found in known.items()}
-    found = replace(
-        SPREADS, tensor_cores=half_precision(rows), **{name: kernel_spreads(each) for name, each in parts.items()}
-    )
+    by_part = {name: kernel_spreads(each) for name, each in parts.items()}
+    found = replace(SPREADS, tensor_cores=half_precision(rows), **by_part)
     found = network_spreads(found, networks)
     covered = {name: series_covered(each) for name, each in parts.items()}
     record = {
@@ -71,9 +199,8 @@ def main() -> None:
         "networks": networks_covered(found, networks),
         "elsewhere": elsewhere_covered(found),
     }
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={"sums": SEED})
+    print(json.dumps(record, indent=1))
+    write_results(arguments, record, seeds={"sums": SEED})
 
 
 if __name__ == "__main__":

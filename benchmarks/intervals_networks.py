@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import log, sqrt
 from statistics import fmean
+from typing import Any
 
 import numpy as np
-from analytic import cost_of, gpu, graph_of, schedules
-from intervals_kernels import widened
+from analytic import cost_of, graph_of, schedules
 from launches import PUBLISHED, Published
 from published import (
     BATCH_CROSS_MS,
@@ -29,7 +29,9 @@ from published import (
     STRATEGIES,
     V100_MS,
 )
+from testbed import gpu_spec
 
+from iosched import Schedule, Stage, search
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
@@ -37,10 +39,9 @@ from iosched.profiler.devices.analytic.uncertainty import NORMAL, AnalyticUncert
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.search import search
 from iosched.scheduler.strategies import SearchStrategy, pruning_of
 
+STUDENT = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943}  # two-sided 90 %, by degrees of freedom
 LAUNCHES = ("kernel_us", "issue_us", "fork_us")
 EXACT = {"convolution": Spread(0.0, 0.0)}
 NOTHING = Spreads(
@@ -79,6 +80,11 @@ class LeftOut:
         return AnalyticUncertainty(cost_of(self.name, self.constants), "streams", spreads)
 
 
+def widened(value: float, n: int) -> float:
+    """A standard deviation around zero that is known from `n` values, for a normal interval that allows for that."""
+    return value * STUDENT[n] / NORMAL
+
+
 def left_out(record: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[LeftOut]:
     """Every network, by the constants that `analytic.py` wrote."""
     constants = {name: Calibration(**found) for name, found in record["constants"].items()}
@@ -94,9 +100,8 @@ def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
         for each in networks
         for name in STRATEGIES[1:]
     ]
-    launches = [
-        log(getattr(each.constants, name) / getattr(CALIBRATION, name)) for each in networks for name in LAUNCHES
-    ]
+    pairs = [(each.constants, name) for each in networks for name in LAUNCHES]
+    launches = [log(getattr(found, name) / getattr(CALIBRATION, name)) for found, name in pairs]
     return replace(
         known,
         short_by_networks=widened(_deviation(latencies), len(networks)),
@@ -138,9 +143,8 @@ def _most_on_turing(spreads: Spreads) -> Interval:
     """The largest speed-up of the four networks on an RTX 2080 Ti."""
     found = []
     for network in V100_MS:
-        known, schedule = _known(spreads, network, "rtx2080ti"), _searched(network, "rtx2080ti")
-        plain = sequential(known.analytic.graph)
-        found.append(known.ratio(tuple(plain.stages), tuple(schedule.stages)))
+        known = _known(spreads, network, "rtx2080ti")
+        found.append(known.ratio(_plain(network), _searched(network, "rtx2080ti")))
     return max(found, key=lambda ratio: ratio.value)
 
 
@@ -162,9 +166,9 @@ def elsewhere_covered(known: Spreads) -> dict[str, Record]:
     found = {
         "batch sizes, latencies": _batch_latencies(known),
         "batch sizes, speed-ups": _batch_speedups(known),
-        "batch sizes, schedules for others over its own": _batch_crosses(known),
+        "batch sizes, schedules for others over its own": _crosses(known, BATCH_CROSS_MS, "batch", "run at"),
         "devices, latencies": _device_latencies(known),
-        "devices, schedules for others over its own": _device_crosses(known),
+        "devices, schedules for others over its own": _crosses(known, DEVICE_CROSS_MS, "device", "run on"),
         "pruned searches over the widest": _pruned(known),
         "DOS, latencies": _dos(known),
         "DOS, schedules for others over its own": _dos_crosses(known),
@@ -187,6 +191,8 @@ def counted(cells: Cells) -> Record:
 
 
 Found = Iterator[tuple[str, tuple[float, Interval]]]
+Stages = tuple[Stage, ...]
+INCEPTION = "inception_v3"
 
 
 @cache
@@ -196,9 +202,14 @@ def _searched(
     batch: int = 1,
     strategy: SearchStrategy = "both",
     pruning: Pruning = DEFAULT_PRUNING,
-) -> Schedule:
+) -> Stages:
     cost = cost_of(network, CALIBRATION, device, batch)
-    return search(cost.graph, cost, strategy=strategy, pruning=pruning_of(strategy, pruning)).schedule
+    found = search(cost.graph, cost, strategy=strategy, pruning=pruning_of(strategy, pruning))
+    return tuple(found.schedule.stages)
+
+
+def _plain(network: str, batch: int = 1) -> Stages:
+    return tuple(sequential(graph_of(network, batch)).stages)
 
 
 def _known(spreads: Spreads, network: str, device: str = "v100", batch: int = 1) -> AnalyticUncertainty:
@@ -207,68 +218,57 @@ def _known(spreads: Spreads, network: str, device: str = "v100", batch: int = 1)
 
 def _batch_latencies(spreads: Spreads) -> Found:
     for batch, published in BATCH_MS.items():
-        known = _known(spreads, "inception_v3", batch=batch)
-        for name, schedule, ms in zip(("sequential", "both"), _plain_and_found(batch), published, strict=True):
-            yield f"{name}, batch {batch}", (1000 * ms, known.latency_us(tuple(schedule.stages)))
+        known, both = (
+            _known(spreads, INCEPTION, batch=batch),
+            (_plain(INCEPTION, batch), _searched(INCEPTION, batch=batch)),
+        )
+        for name, stages, ms in zip(("sequential", "both"), both, published, strict=True):
+            yield f"{name}, batch {batch}", (1000 * ms, known.latency_us(stages))
 
 
 def _batch_speedups(spreads: Spreads) -> Found:
     for batch, (plain_ms, found_ms) in BATCH_MS.items():
-        plain, found = (tuple(schedule.stages) for schedule in _plain_and_found(batch))
-        known = _known(spreads, "inception_v3", batch=batch)
-        yield f"batch {batch}", (plain_ms / found_ms, known.ratio(plain, found))
+        plain, found = _plain(INCEPTION, batch), _searched(INCEPTION, batch=batch)
+        ratio = _known(spreads, INCEPTION, batch=batch).ratio(plain, found)
+        yield f"batch {batch}", (plain_ms / found_ms, ratio)
 
 
-def _plain_and_found(batch: int) -> tuple[Schedule, Schedule]:
-    graph = cost_of("inception_v3", CALIBRATION, batch=batch).graph
-    return sequential(graph), _searched("inception_v3", batch=batch)
-
-
-def _batch_crosses(spreads: Spreads) -> Found:
-    for (run, made), ms in BATCH_CROSS_MS.items():
+def _crosses(spreads: Spreads, table: Mapping[tuple[Any, Any], float], key: str, words: str) -> Found:
+    """Schedules made for another batch size or device, over the one made for it."""
+    for (run, made), ms in table.items():
         if run != made:
-            stages = [tuple(_searched("inception_v3", batch=batch).stages) for batch in (made, run)]
-            known = _known(spreads, "inception_v3", batch=run)
-            yield f"run at {run}, made for {made}", (ms / BATCH_CROSS_MS[run, run], known.ratio(*stages))
+            others, own = (_searched(INCEPTION, **{key: each}) for each in (made, run))
+            ratio = _known(spreads, INCEPTION, **{key: run}).ratio(others, own)
+            yield f"{words} {run}, made for {made}", (ms / table[run, run], ratio)
 
 
 def _device_latencies(spreads: Spreads) -> Found:
     for (run, made), ms in DEVICE_CROSS_MS.items():
-        known, schedule = _known(spreads, "inception_v3", run), _searched("inception_v3", made)
-        yield f"run on {run}, made for {made}", (1000 * ms, known.latency_us(tuple(schedule.stages)))
-
-
-def _device_crosses(spreads: Spreads) -> Found:
-    for (run, made), ms in DEVICE_CROSS_MS.items():
-        if run != made:
-            stages = [tuple(_searched("inception_v3", device).stages) for device in (made, run)]
-            known = _known(spreads, "inception_v3", run)
-            yield f"run on {run}, made for {made}", (ms / DEVICE_CROSS_MS[run, run], known.ratio(*stages))
+        latency_us = _known(spreads, INCEPTION, run).latency_us(_searched(INCEPTION, made))
+        yield f"run on {run}, made for {made}", (1000 * ms, latency_us)
 
 
 def _pruned(spreads: Spreads) -> Found:
     for network, published in FIGURE_4_6_MS.items():
         known, widest = _known(spreads, network), _searched(network)
         for limits, ms in list(zip(LIMITS, published, strict=True))[1:]:
-            pruned = _searched(network, pruning=Pruning(*limits))
-            found = known.ratio(tuple(pruned.stages), tuple(widest.stages))
+            found = known.ratio(_searched(network, pruning=Pruning(*limits)), widest)
             yield f"{network}, r {limits[0]}, s {limits[1]}", (ms / published[0], found)
 
 
 def _dos(spreads: Spreads) -> Found:
     for own, (device, published) in enumerate(DOS_TABLE_1_MS):
-        schedule = _searched("inception_v3", device, strategy="dos")
-        known = _known(spreads, "inception_v3", device)
-        yield f"Inception V3 on {device}", (1000 * published[own], known.latency_us(tuple(schedule.stages)))
+        stages = _searched(INCEPTION, device, strategy="dos")
+        latency_us = _known(spreads, INCEPTION, device).latency_us(stages)
+        yield f"Inception V3 on {device}", (1000 * published[own], latency_us)
 
 
 def _dos_crosses(spreads: Spreads) -> Found:
     for own, (device, published) in enumerate(DOS_TABLE_1_MS):
-        known, best = _known(spreads, "inception_v3", device), _searched("inception_v3", device, strategy="dos")
+        known, best = _known(spreads, INCEPTION, device), _searched(INCEPTION, device, strategy="dos")
         for ms, (other, _) in zip(published, DOS_TABLE_1_MS, strict=True):
             if other != device:
-                schedule = _searched("inception_v3", other, strategy="dos")
-                found = known.ratio(tuple(schedule.stages), tuple(best.stages))
+                found = known.ratio(_searched(INCEPTION, other, strategy="dos"), best)
                 yield f"run on {device}, made for {other}", (ms / published[own], found)
 
 
@@ -301,7 +301,7 @@ def _graph_speedups(spreads: Spreads, of: Sequence[Published]) -> Iterator[tuple
 def _in_graphs(of: tuple[Published, ...]) -> list[tuple[Published, AnalyticCost]]:
     """What was measured of networks of the zoo, with the model of each GPU that it may have been measured on."""
     return [
-        (each, AnalyticCost(graph_of(each.network, each.batch), gpu(device), precision))
+        (each, AnalyticCost(graph_of(each.network, each.batch), gpu_spec(device), precision))
         for each in of
         if each.network in names()
         for device, precision in each.targets
@@ -317,5 +317,5 @@ def _name(published: Published, cost: AnalyticCost) -> str:
 
 
 @cache
-def _plain_and_best(cost: AnalyticCost) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+def _plain_and_best(cost: AnalyticCost) -> tuple[Stages, Stages]:
     return tuple(sequential(cost.graph).stages), tuple(search(cost.graph, cost).schedule.stages)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gpu_prepare import Peer
 from jax import lax
-from peer import Peer
 
 from iosched.models.model import Model
 from iosched.models.node_attributes import values
@@ -29,7 +28,7 @@ def peers(model: Model, inputs: Mapping[str, np.ndarray], precision: str) -> dic
     weights = {name: _stored(array, dtype) for name, array in model.weights.items()}
     arrays = {name: _stored(array, dtype) for name, array in inputs.items()}
     run = jax.jit(network(model))
-    with _products(precision):
+    with jax.default_matmul_precision(_PRODUCTS[precision]):
         compiled = run.lower(weights, arrays).compile()
 
     def timed(repeats: int) -> tuple[float, ...]:
@@ -77,21 +76,12 @@ def _stored(array: np.ndarray, dtype: Any) -> jax.Array:
     return jnp.asarray(array, dtype if array.dtype.kind == "f" else None)
 
 
-def _products(precision: str) -> AbstractContextManager[Any]:
-    return jax.default_matmul_precision(_PRODUCTS[precision])
-
-
 def _conv(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     rank = w.ndim - 2
     pads = a.get("pads", [0] * 2 * rank)
-    found = lax.conv_general_dilated(
-        x,
-        w,
-        a.get("strides", [1] * rank),
-        list(zip(pads[:rank], pads[rank:], strict=True)),
-        rhs_dilation=a.get("dilations", [1] * rank),
-        feature_group_count=a.get("group", 1),
-    )
+    margins, strides = list(zip(pads[:rank], pads[rank:], strict=True)), a.get("strides", [1] * rank)
+    more = {"rhs_dilation": a.get("dilations", [1] * rank), "feature_group_count": a.get("group", 1)}
+    found = lax.conv_general_dilated(x, w, strides, margins, **more)
     return found if b is None else found + b.reshape((1, -1) + (1,) * rank)
 
 
@@ -108,10 +98,6 @@ def _windows(a: Mapping[str, Any], x: Any, start: float, combine: Any) -> Any:
         margins.append((pads[axis], max(end, 0)))
     found = lax.reduce_window(x, start, combine, (1, 1, *kernel), (1, 1, *strides), [(0, 0), (0, 0), *margins])
     return found[(..., *(slice(extent) for extent in (a[""] or found.shape)[2:]))]
-
-
-def _max_pool(a: Mapping[str, Any], x: Any) -> Any:
-    return _windows(a, x, -jnp.inf, lax.max)
 
 
 def _average_pool(a: Mapping[str, Any], x: Any) -> Any:
@@ -137,13 +123,9 @@ def _gemm(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     return product if b is None else product + a.get("beta", 1.0) * b
 
 
-def _flatten(a: Mapping[str, Any], x: Any) -> Any:
-    return x.reshape((int(np.prod(x.shape[: a.get("axis", 1)])), -1))
-
-
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Conv": _conv,
-    "MaxPool": _max_pool,
+    "MaxPool": lambda a, x: _windows(a, x, -jnp.inf, lax.max),
     "AveragePool": _average_pool,
     "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdims=True),
     "BatchNormalization": _batch_norm,
@@ -151,6 +133,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": lambda a, x, y: x + y,
     "Sum": lambda a, *terms: sum(terms[1:], start=terms[0]),
     "Concat": lambda a, *terms: jnp.concatenate(terms, a["axis"]),
-    "Flatten": _flatten,
+    "Flatten": lambda a, x: x.reshape((int(np.prod(x.shape[: a.get("axis", 1)])), -1)),
     "Gemm": _gemm,
 }

@@ -4,38 +4,33 @@
 
 The batch size stays free, and images have the size that the network has by default. Weights are random, also those of
 batch normalizations, which as Keras makes them would add nothing and be dropped. What is there already stays.
+
+Options:
+    --networks: comma-separated names from keras.applications
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from testbed import read_options
 
 SIZES = {
-    "EfficientNetB0": 224,
-    "DenseNet121": 224,
-    "NASNetMobile": 224,
-    "MobileNetV2": 224,
-    "InceptionV3": 299,
-    "Xception": 299,
-    "InceptionResNetV2": 299,
-}
+    "EfficientNetB0": 224, "DenseNet121": 224, "NASNetMobile": 224, "MobileNetV2": 224, "InceptionV3": 299,
+    "Xception": 299, "InceptionResNetV2": 299,
+}  # fmt: skip
 """For each network the rows of its images, which have as many columns."""
 
 OPSET = 17
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", default=",".join(SIZES), help="comma-separated names from keras.applications")
-    options = parser.parse_args()
-    for name in options.networks.split(","):
+    options = read_options(__file__, None, {"folder": Path}, networks=tuple(SIZES))
+    for name in options.networks:
         path = options.folder / f"keras_{name.lower()}.onnx"
         if not path.exists():
             export(name, path)
@@ -66,9 +61,8 @@ def _hold(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
     used = {name for node in proto.graph.node for name in node.input}
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
-    proto.graph.initializer.extend(
-        onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
-    )
+    held = (onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
+    proto.graph.initializer.extend(held)
 
 
 def _as_if_trained(keras: Any, model: Any) -> None:

@@ -4,12 +4,15 @@
 
 Every kernel of windows, reductions and separable convolutions that the networks have, once for each shape, beside the
 resizing of detectors. `tests/support/traced_kernels.py` says what is counted. Needs no GPU, and measures no time.
+
+Options:
+    --networks: comma-separated names from `iosched zoo list`
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,10 +24,13 @@ from testbed import print_table, write_results, zoo_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
+from dataclasses import replace
+from typing import Any
+
 from host_cuda import blank, put, weight
+from testbed import read_options
 from traced_kernels import moved
 
-from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Precision, SourceKernel
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.kernels.pool import Pool
@@ -35,7 +41,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
 from iosched.runtime.cuda.lower.network import Network
 
-NETWORKS = "inception_v3,nasnet_a,randwire,squeezenet,googlenet,resnet50,densenet121"
+NETWORKS = ("inception_v3", "nasnet_a", "randwire", "squeezenet", "googlenet", "resnet50", "densenet121")
 COUNTED = (Depthwise, Pool, Reduce, Separable)
 MOST_BLOCKS = 48
 MOST_BLOCKS_OF_SEPARABLE = 12  # they have many more accesses
@@ -71,17 +77,13 @@ class Case:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", default=NETWORKS, help="comma-separated names from `iosched zoo list`")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(arguments)
+    options = read_options(__file__, arguments, networks=NETWORKS, output=Path)
     found = []
-    for case in cases(options.networks.split(",")):
+    for case in cases(options.networks):
         found.append(counted(case))
         print(described(found[-1]), file=sys.stderr, flush=True)
     print_table(*table(found))
-    words = ["--networks", options.networks] if options.networks != NETWORKS else []
-    write_results(options, Path(__file__).stem, words, {"kernels": found})
+    write_results(options, {"kernels": found})
 
 
 def cases(networks: Sequence[str]) -> Iterator[Case]:
@@ -109,51 +111,39 @@ def cases_of(name: str) -> Iterator[Case]:
                 continue
             key = call.kernel, x, y
             uses[key] += 1
-            seen.setdefault(key, Case(name, 1, call.kernel, x, y, _constants(version, call)))
-    for key, case in seen.items():
-        yield Case(case.where, uses[key], case.kernel, case.x, case.y, case.constants)
+            constants = [version.builder.weights[each] for each in call.reads[1:]]
+            seen.setdefault(key, Case(name, 1, call.kernel, x, y, constants))
+    yield from (replace(case, uses=uses[key]) for key, case in seen.items())
 
 
-def _constants(network: Network, call: KernelCall) -> list[np.ndarray]:
-    return [network.builder.weights[name] for name in call.reads[1:]]
-
-
-def counted(case: Case) -> dict[str, object]:
+def counted(case: Case) -> dict[str, Any]:
     """What is kept of a case."""
     window = getattr(case.kernel, "window", case.kernel)
-    found: dict[str, object] = {
-        "where": case.where,
-        "kernel": type(case.kernel).__name__,
-        "uses": case.uses,
-        "x": case.x,
-        "y": case.y,
-    }
+    found: dict[str, Any] = {"where": case.where, "kernel": type(case.kernel).__name__, "uses": case.uses}
+    found |= {"x": case.x, "y": case.y}
     if hasattr(window, "strides"):
         found |= {"window": window.kernel, "strides": window.strides}
     return found | {layout.value: case.counts(layout) for layout in Layout}
 
 
-def ratio(record: Mapping[str, object], key: str) -> float:
+def ratio(record: Mapping[str, Any], key: str) -> float:
     """NCHW over NHWC, of whole launches."""
-    nchw, nhwc = (record[layout.value] for layout in (Layout.NCHW, Layout.NHWC))
-    assert isinstance(nchw, Mapping)
-    assert isinstance(nhwc, Mapping)
-    return _whole(nchw, key) / _whole(nhwc, key)
+    return _whole(record[Layout.NCHW.value], key) / _whole(record[Layout.NHWC.value], key)
 
 
 def _whole(counts: Mapping[str, int], key: str) -> float:
     return counts[key] * counts["of_blocks"] / counts["blocks"]
 
 
-def described(record: Mapping[str, object]) -> str:
+def described(record: Mapping[str, Any]) -> str:
     text = ", ".join(f"{key} {ratio(record, key):.2f}" for key in ("requests", "sectors", "distinct_sectors"))
     named = " ".join(str(record[key]) for key in ("where", "kernel", "x", "y"))
     return f"{named} {record.get('window', '')} {record.get('strides', '')}: {text} (NCHW over NHWC)"
 
 
-def table(records: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
+def table(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """By kernel and stride, the least, median and largest ratio over shapes."""
-    groups: dict[str, list[Mapping[str, object]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         strides = record.get("strides")
         stride = f", stride {max(strides)}" if isinstance(strides, tuple) else ""

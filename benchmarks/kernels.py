@@ -2,22 +2,24 @@
 
 Run as `python benchmarks/kernels.py --data FOLDER [-o FILE.json] [--plot FILE.png]`; it measures nothing. What the
 folder holds is said in `measured.py`. Errors are those of shapes that no fit has seen, if nothing else is said.
+
+Options:
+    --data: folder with the measurements
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measured import SPLIT_SEED, TEST_PART, Row, read, spec
+from measured import SPLIT_SEED, TEST_PART, Row, read
 from numpy.typing import NDArray
-from testbed import keep_results
+from testbed import chart, gpu_spec, read_options, write_results
 
 from iosched.profiler.devices.analytic.constants import (
     CALIBRATION,
@@ -65,7 +67,7 @@ def predict(
     """What the model says, without what the host needs for a launch."""
     modelled = {
         (gpu, precision, source): ModelledGpu(
-            spec(gpu), precision, AS_CHOSEN, halved=precision == "fp16", rested_us=rested_us[source],
+            gpu_spec(gpu), precision, AS_CHOSEN, halved=precision == "fp16", rested_us=rested_us[source],
             constants=constants, attained=attained.get(gpu, UNMEASURED),
         )
         for gpu, precision, source in {(row.gpu, row.precision, row.source) for row in rows}
@@ -108,9 +110,8 @@ def _rounded(value: float | np.floating) -> float:
 
 def family(row: Row) -> str:
     """The operators that are one in the tables."""
-    return {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}.get(
-        row.operator, "elementwise"
-    )
+    kinds = {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}
+    return kinds.get(row.operator, "elementwise")
 
 
 def _size(row: Row) -> str:
@@ -176,7 +177,7 @@ def _by(found: Predicted, source: str, kind: Callable[[Row], str]) -> dict[str, 
 
 def microseconds_a_kernel(rows: Sequence[Row]) -> float:
     """How long it takes to price one kernel that was not priced before, one at a time as the search asks for them."""
-    gpu, kernels = ModelledGpu(spec("v100")), [row.kernel for row in rows[:: max(len(rows) // 2000, 1)]]
+    gpu, kernels = ModelledGpu(gpu_spec("v100")), [row.kernel for row in rows[:: max(len(rows) // 2000, 1)]]
     started = time.perf_counter()
     for kernel in kernels:
         gpu.work([kernel])
@@ -185,56 +186,43 @@ def microseconds_a_kernel(rows: Sequence[Row]) -> float:
 
 def plot(found: Predicted, destination: Path) -> None:
     """Predicted against measured latencies of test rows, a panel for each GPU and family of operators."""
-    import matplotlib
+    panels, columns = list(_panels(found)), 3
+    rows = -(-len(panels) // columns)
+    with chart(destination, rows, columns, figsize=(9.6, 3.1 * rows), layout="constrained") as (figure, axes):
+        for axis, (title, chosen) in zip(axes.flat, panels, strict=False):
+            _panel(axis, title, chosen)
+        for axis in axes.flat[len(panels) :]:
+            axis.axis("off")
+        figure.supxlabel("measured, us", fontsize=9)
+        figure.supylabel("predicted, us", fontsize=9)
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
-    panels = list(_panels(found))
-    columns = 3
-    figure, axes = pyplot.subplots(
-        -(-len(panels) // columns), columns, figsize=(9.6, 3.1 * -(-len(panels) // columns)), layout="constrained"
-    )
-    for axis, (title, chosen) in zip(axes.flat, panels, strict=False):
-        kinds = sorted({row.algorithm for row in chosen.rows}, key=lambda kind: (kind == "direct", kind))
-        for kind in kinds if family(chosen.rows[0]) == "convolution" else [None]:
-            part = chosen if kind is None else chosen.where(lambda row, kind=kind: row.algorithm == kind)
-            axis.scatter(part.measured_us, part.predicted_us, s=4, alpha=0.35, linewidths=0, label=kind)
-        low, high = chosen.measured_us.min() / 1.5, chosen.measured_us.max() * 1.5
-        axis.plot([low, high], [low, high], color="#444444", linewidth=0.8)
-        band = [low, high]
-        axis.fill_between(band, [0.8 * end for end in band], [1.25 * end for end in band], color="#444444", alpha=0.12,
-                          linewidth=0)  # fmt: skip
-        axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-        said = agreement(chosen)
-        axis.set_title(f"{title}\nmean error {said['mean_error']:.0%}, {said['kernels']} kernels", fontsize=8)
-        axis.tick_params(labelsize=7)
-        if len(kinds) > 1 and family(chosen.rows[0]) == "convolution":
-            axis.legend(fontsize=6, markerscale=2, loc="upper left")
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    figure.supxlabel("measured, us", fontsize=9)
-    figure.supylabel("predicted, us", fontsize=9)
-    figure.savefig(destination, dpi=110, metadata={"Software": None})
+def _panel(axis: Any, title: str, chosen: Predicted) -> None:
+    kinds = sorted({row.algorithm for row in chosen.rows}, key=lambda kind: (kind == "direct", kind))
+    convolves = family(chosen.rows[0]) == "convolution"
+    for kind in kinds if convolves else [None]:
+        part = chosen if kind is None else chosen.where(lambda row, kind=kind: row.algorithm == kind)
+        axis.scatter(part.measured_us, part.predicted_us, s=4, alpha=0.35, linewidths=0, label=kind)
+    band = [chosen.measured_us.min() / 1.5, chosen.measured_us.max() * 1.5]
+    axis.plot(band, band, color="#444444", linewidth=0.8)
+    low, high = ([part * end for end in band] for part in (0.8, 1.25))
+    axis.fill_between(band, low, high, color="#444444", alpha=0.12, linewidth=0)
+    axis.set(xscale="log", yscale="log", xlim=band, ylim=band)
+    said = agreement(chosen)
+    axis.set_title(f"{title}\nmean error {said['mean_error']:.0%}, {said['kernels']} kernels", fontsize=8)
+    axis.tick_params(labelsize=7)
+    if len(kinds) > 1 and convolves:
+        axis.legend(fontsize=6, markerscale=2, loc="upper left")
 
 
 def _panels(found: Predicted) -> Iterator[tuple[str, Predicted]]:
-    test = found.where(was_unseen)
-    for source in ("neusight", "deepbench"):
+    test = found.where(lambda row: was_unseen(row) and (row.source == "deepbench" or row.measured_us > TRUSTED_US))
+    for source, name in (("neusight", "NeuSight"), ("deepbench", "DeepBench")):
         for kind in ("convolution", "product"):
-            part = test.where(
-                lambda row, source=source, kind=kind: (
-                    row.source == source
-                    and family(row) == kind
-                    and (source == "deepbench" or row.measured_us > TRUSTED_US)
-                )
-            )
-            for gpu, precision in sorted({(row.gpu, row.precision) for row in part.rows}):
-                title = f"{gpu} {precision}, {kind}s, {'NeuSight' if source == 'neusight' else 'DeepBench'}"
-                yield (
-                    title,
-                    part.where(lambda row, gpu=gpu, precision=precision: (row.gpu, row.precision) == (gpu, precision)),
-                )
+            part = test.where(lambda row, source=source, kind=kind: (row.source, family(row)) == (source, kind))
+            for key in sorted({(row.gpu, row.precision) for row in part.rows}):
+                own = part.where(lambda row, key=key: (row.gpu, row.precision) == key)
+                yield f"{key[0]} {key[1]}, {kind}s, {name}", own
 
 
 def split(rows: Sequence[Row]) -> Mapping[str, object]:
@@ -252,17 +240,12 @@ def split(rows: Sequence[Row]) -> Mapping[str, object]:
 
 def main() -> None:
     """Writes the tables and draws the plot."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--plot", type=Path)
-    arguments = parser.parse_args()
+    arguments = read_options(__file__, data={"type": Path, "required": True}, output=Path, plot=Path)
     rows = read(arguments.data)
     found = predict(rows)
     record = {"split": split(rows), "microseconds_a_kernel": microseconds_a_kernel(rows), **tables(found)}
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={})
+    print(json.dumps(record, indent=1))
+    write_results(arguments, record, seeds={})
     if arguments.plot:
         plot(found, arguments.plot)
 

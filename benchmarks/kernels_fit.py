@@ -6,11 +6,14 @@ hand. The constants that it prints are to be copied to `profiler/devices/analyti
 
 Damped Gauss-Newton steps on the logarithms of the constants, with residuals log(predicted / measured) weighed so that
 the sum of their absolute values becomes small. What the measurements do not determine stays near where it starts.
+
+Options:
+    --data: folder with the measurements
+    --only-all: leave no GPU out
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from kernels import RESTED_US, TRUSTED_US, Floats, agreement, family, predict
 from measured import Row, read
-from testbed import keep_results
+from testbed import read_options, write_results
 
 from iosched.profiler.devices.analytic.constants import MEASURED, UNMEASURED, KernelConstants, Measured
 
@@ -60,10 +63,8 @@ class Fitted:
         """With constants multiplied by the exponentials of these; the clock of a GPU is called "clock GPU"."""
         factors = {name: float(np.exp(value)) for name, value in logarithms.items()}
         shared = {name: getattr(self.constants, name) * factors[name] for name in factors if hasattr(START, name)}
-        attained = {
-            gpu: replace(found, clock=found.clock * factors.get(f"clock {gpu}", 1.0))
-            for gpu, found in self.attained.items()
-        }
+        clocks = {gpu: found.clock * factors.get(f"clock {gpu}", 1.0) for gpu, found in self.attained.items()}
+        attained = {gpu: replace(found, clock=clocks[gpu]) for gpu, found in self.attained.items()}
         return Fitted(replace(self.constants, **shared), attained, self.rested_us * factors.get("rested_us", 1.0))
 
 
@@ -153,22 +154,16 @@ def left_out(rows: Sequence[Row], known: Mapping[str, Measured]) -> dict[str, ob
     test = [row for row in rows if row.source == "neusight" and row.is_test and row.measured_us > TRUSTED_US]
     for gpu in GPUS:
         others = fit(rows, [other for other in GPUS if other != gpu], known)
-        own = descend(
-            replace(others, attained={gpu: replace(known[gpu], tiles=())}),
-            [f"clock {gpu}"],
-            sample(for_fit(rows), [gpu]),
-            quiet=True,
-        )
+        start = replace(others, attained={gpu: replace(known[gpu], tiles=())})
+        own = descend(start, [f"clock {gpu}"], sample(for_fit(rows), [gpu]), quiet=True)
+        specified = replace(others, attained={gpu: UNMEASURED})
         record[gpu] = {
             name: {
                 kind: agreement(predict(part, fitted.constants, fitted.attained, {"neusight": fitted.rested_us}))
                 for kind in ("convolution", "product")
                 if (part := [row for row in test if row.gpu == gpu and family(row) == kind])
             }
-            for name, fitted in (
-                ("specification only", replace(others, attained={gpu: UNMEASURED})),
-                ("clock and bandwidth measured", own),
-            )
+            for name, fitted in (("specification only", specified), ("clock and bandwidth measured", own))
         }
         print(gpu, json.dumps(record[gpu]), file=sys.stderr, flush=True)
     return record
@@ -186,19 +181,14 @@ def rounded(found: Fitted) -> dict[str, object]:
 
 def main() -> None:
     """Prints the fitted constants, and how well GPUs are predicted that were left out."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--only-all", action="store_true", help="leave no GPU out")
-    arguments = parser.parse_args()
+    arguments = read_options(__file__, data={"type": Path, "required": True}, output=Path, only_all=False)
     rows = read(arguments.data)
     known = bandwidths(for_fit(rows))
     record = rounded(fit_tensor(rows, fit(rows, GPUS, known)))
     if not arguments.only_all:
         record["left_out"] = left_out(rows, known)
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={"sample": SEED})
+    print(json.dumps(record, indent=1))
+    write_results(arguments, record, seeds={"sample": SEED})
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analytic import gpu, graph_of
-from testbed import keep_results, print_table
+from analytic import graph_of
+from testbed import gpu_spec, print_table, read_options, write_results
 
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
+from iosched import ComputationGraph, Schedule, load_model, search
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import (
@@ -31,8 +30,6 @@ from iosched.profiler.devices.analytic.constants import (
 )
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
 
 NODES_US = (LEAST_NODE_US, NODE_US, MOST_NODE_US)
 COMPARED = ("squeezenet", "googlenet", "inception_v3", "nasnet_a", "nasnet_mobile")  # on a V100, at batch 1
@@ -116,10 +113,7 @@ def in_graphs(networks: Networks) -> list[Record]:
             "source": each.source,
             "gpu": device,
             "precision": precision,
-            **{
-                f"node of {node_us:g} us": predicted(graph, device, precision, in_graph(node_us))
-                for node_us in NODES_US
-            },
+            **{f"node of {us:g} us": predicted(graph, device, precision, in_graph(us)) for us in NODES_US},
             "streams": predicted(graph, device, precision, CALIBRATIONS["streams"]),
         }
         for each in PUBLISHED
@@ -133,7 +127,7 @@ def predicted(
     graph: ComputationGraph, device: str, precision: PrecisionName, calibration: Calibration
 ) -> dict[str, float]:
     """Milliseconds of the baselines and the schedule found, and how many times as fast as sequential they are."""
-    cost = AnalyticCost(graph, gpu(device), precision, calibration=calibration)
+    cost = AnalyticCost(graph, gpu_spec(device), precision, calibration=calibration)
     schedules = {"greedy": greedy(graph), "found": search(graph, cost).schedule}
     plain = _ms(cost, sequential(graph))
     found = {name: _ms(cost, schedule) for name, schedule in schedules.items()}
@@ -148,15 +142,16 @@ def schedules(networks: Networks) -> dict[str, Record]:
 
 def crossed(graph: ComputationGraph) -> Record:
     """Milliseconds of the schedules that are found for either launch, and of the baselines, under both."""
-    costs = {
-        launch: AnalyticCost(graph, gpu("v100"), calibration=calibration)
-        for launch, calibration in CALIBRATIONS.items()
-    }
+    spec = gpu_spec("v100")
+    costs = {launch: AnalyticCost(graph, spec, calibration=each) for launch, each in CALIBRATIONS.items()}
     found = {launch: search(graph, cost).schedule for launch, cost in costs.items()}
     baselines = {"sequential": sequential(graph), "greedy": greedy(graph)}
     return {
         "stages": {launch: len(list(schedule.stages)) for launch, schedule in found.items()},
-        "merged": {launch: _merged(schedule) for launch, schedule in found.items()},
+        "merged": {
+            launch: sum(stage.strategy.value == "merge" for stage in schedule.stages)
+            for launch, schedule in found.items()
+        },
         "ms": {
             f"launched by {run}, made for {made}": round(_ms(cost, schedule), 3)
             for run, cost in costs.items()
@@ -169,42 +164,26 @@ def crossed(graph: ComputationGraph) -> Record:
     }
 
 
-def _merged(schedule: Schedule) -> int:
-    return sum(stage.strategy.value == "merge" for stage in schedule.stages)
-
-
 def _ms(cost: AnalyticCost, schedule: Schedule) -> float:
     return cost.schedule_latency_us(schedule) / 1000
 
 
 def print_tables(record: Record) -> None:
     """The tables of benchmarks/reports/analytic-evidence.md."""
-    print_table(
-        ["network, batch", "published: one stream, several", "model's GPU", "sequential", "greedy", "found"],
-        [
-            [
-                f"{each['network']}, {each['batch']}",
-                _published(each),
-                f"{each['gpu']}, {each['precision']}",
-                *_ranges(each),
-            ]
-            for each in record["in_graphs"]
-        ],
-    )
+    rows = []
+    for each in record["in_graphs"]:
+        names = f"{each['network']}, {each['batch']}", _published(each), f"{each['gpu']}, {each['precision']}"
+        rows.append([*names, *_ranges(each)])
+    headers = ["network, batch", "published: one stream, several", "model's GPU", "sequential", "greedy", "found"]
+    print_table(headers, rows)
     print()
-    print_table(
-        ["network", "streams: sequential, greedy, found", "graph: the same", "the streams' schedule in a graph",
-         "stages, streams and graph", "of them merged"],
-        [
-            [
-                name,
-                *(_row(each, launch) for launch in ("streams", "graph")),
-                f"{each['ms']['launched by graph, made for streams']:.2f}",
-                *(f"{each[key]['streams']} and {each[key]['graph']}" for key in ("stages", "merged")),
-            ]
-            for name, each in record["schedules"].items()
-        ],
-    )  # fmt: skip
+    rows = []
+    for name, each in record["schedules"].items():
+        counts = (f"{each[key]['streams']} and {each[key]['graph']}" for key in ("stages", "merged"))
+        other = f"{each['ms']['launched by graph, made for streams']:.2f}"
+        rows.append([name, *(_row(each, launch) for launch in ("streams", "graph")), other, *counts])
+    headers = ["network", "streams: sequential, greedy, found", "graph: the same", "the streams' schedule in a graph"]
+    print_table([*headers, "stages, streams and graph", "of them merged"], rows)
 
 
 def _published(each: Record) -> str:
@@ -240,19 +219,12 @@ def named_file(text: str) -> tuple[str, Path]:
 
 def main() -> None:
     """Prints and writes what benchmarks/reports/analytic-evidence.md says of launches."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=named_file, action="append", default=[], metavar="NAME=FILE.onnx")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = read_options(__file__, model={"type": named_file, "action": "append", "default": []}, output=Path)
     networks = Networks(dict(arguments.model))
-    record: Record = {
-        "models": networks.described(),
-        "in_graphs": in_graphs(networks),
-        "schedules": schedules(networks),
-    }
+    record: Record = {"models": networks.described(), "in_graphs": in_graphs(networks)}
+    record |= {"schedules": schedules(networks)}
     print_tables(record)
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={})
+    write_results(arguments, record, seeds={})
 
 
 if __name__ == "__main__":

@@ -7,54 +7,45 @@ model of its own, with tensors in the plain layout at its borders: on OpenVINO, 
 its operators, measured in turn. Then neighbours that are faster by the same library are joined, and the chain of these
 stretches is measured in turn with the whole network by the schedule and on OpenVINO. The chain is run from Python, some
 ten microseconds a stretch.
+
+Options:
+    --budget: seconds to optimize the network
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import onnx
 from cpu_models import cpu_model
-from testbed import compared, print_table, speedup_text, write_results
+from second_library import samples_of
+from testbed import latency_cells, print_table, read_options, write_results
 
+from iosched import Block, Model, Operator, Schedule, Stage, load_model, write_model
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.models.export import write_model
-from iosched.models.graph import Operator
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.models.wiring import reads
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import Block, Schedule, Stage
 
 OURS, OPENVINO = "ours", "openvino"
 PIECE_ROUNDS = 9
 
 
-class Opened(Protocol):
-    """A model that is ready to run."""
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]: ...
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]: ...
-
-    def close(self) -> None: ...
+Opened = CompiledModel | OpenvinoModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,30 +71,21 @@ class Chain:
             opened.close()
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measures each network and prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--pieces", type=int, default=8)
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds to optimize the network")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("-o", "--output", type=Path)
-    options = parser.parse_args(words)
-    found: dict[str, dict[str, object]] = {}
+    options = read_options(__file__, words, {"models": {"nargs": "+"}}, pieces=8, budget=60.0, rounds=15, output=Path)
+    found: dict[str, dict[str, Any]] = {}
     rows = []
     for text in options.models:
         model = cpu_model(text)
         entry = found[model.name] = measured(model, options)
         samples_us = entry["samples_us"]
-        assert isinstance(samples_us, dict)
-        against = compared(samples_us, OPENVINO)
-        cells = [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
-        rows.append([model.name, *cells, str(entry["stretches"])])
-        write_results(options, Path(__file__).stem, words, {"models": found}, rivals=["openvino"])
+        rows.append([model.name, *latency_cells(samples_us, OPENVINO), str(entry["stretches"])])
+        write_results(options, {"models": found}, rivals=["openvino"])
     print_table(["model", *(f"{name}, ms" for name in samples_us), "stretches"], rows)
 
 
-def measured(model: Model, options: argparse.Namespace) -> dict[str, object]:
+def measured(model: Model, options: Namespace) -> dict[str, Any]:
     """Optimizes the network, joins its pieces by what is faster, and measures the chain in turn with the whole."""
     with tempfile.TemporaryDirectory() as folder:
         settings = OptimizeSettings(device="cpu", budget_s=options.budget, profile_db=Path(folder) / "p.db")
@@ -138,25 +120,16 @@ def _in_turn(ways: Mapping[str, tuple[Opened | Chain, Model]], rounds: int) -> d
         name: Candidate(partial(opened.time, random_inputs(model.graph.inputs)), opened.close)
         for name, (opened, model) in ways.items()
     }
-    try:
-        return {
-            name: list(each.samples_us) for name, each in measure_interleaved(candidates, Budget(rounds, 60.0)).items()
-        }
-    finally:
-        close_all(candidates.values())
+    return samples_of({name: partial(replace, each) for name, each in candidates.items()}, rounds)
 
 
 def _ways(part: Model, schedule: Schedule) -> dict[str, tuple[Opened | Chain, Model]]:
     return {library: (opener(part, schedule), part) for library, opener in OPENERS.items()}
 
 
-def _scheduled(part: Model, schedule: Schedule) -> Opened:
-    return CpuBackend(part, lanes=cpu_count()).compile(_restricted(schedule, part))
-
-
 OPENERS: Mapping[str, Callable[[Model, Schedule], Opened]] = {
     OPENVINO: lambda part, schedule: OpenvinoModel(part, cpu_count()),
-    OURS: _scheduled,
+    OURS: lambda part, schedule: CpuBackend(part, lanes=cpu_count()).compile(_restricted(schedule, part)),
 }
 
 
@@ -226,4 +199,4 @@ def _value(model: Model, name: str) -> onnx.ValueInfoProto:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.profiler.devices.analytic.kernels import Kernel, Product, Stream, Window
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.precision import PrecisionName
 
 GPUS = {  # as the files call them
@@ -67,18 +66,6 @@ class Row:
         return _hashed(self.operator, self.shape) < TEST_PART
 
 
-def spec(key: str) -> GpuSpec:
-    """The specification of a GPU.
-
-    Raises:
-        SystemExit: there is no such GPU.
-    """
-    found = gpu_named(key)
-    if found is None:
-        raise SystemExit(f"no GPU named {key}")
-    return found
-
-
 def read(folder: Path) -> list[Row]:
     """All rows of the files in `folder`.
 
@@ -109,15 +96,13 @@ def _lower_hull(values: Sequence[float]) -> NDArray[np.float64]:
     """The largest convex function of the position that is nowhere above `values` (Andrew's monotone chain)."""
     hull: list[int] = []
     for index, value in enumerate(values):
-        while len(hull) > 1 and _is_above(hull[-2], hull[-1], index, values[hull[-2]], values[hull[-1]], value):
+        while len(hull) > 1:
+            (first, middle), start = hull[-2:], values[hull[-2]]
+            if (values[middle] - start) * (index - first) < (value - start) * (middle - first):
+                break  # the middle one of the three points lies below the line through the others
             hull.pop()
         hull.append(index)
     return np.interp(np.arange(len(values)), hull, [values[index] for index in hull])
-
-
-def _is_above(first: int, middle: int, last: int, a: float, b: float, c: float) -> bool:
-    """Whether the middle one of three points lies on or above the line through the others."""
-    return (b - a) * (last - first) >= (c - a) * (middle - first)
 
 
 def convolution(

@@ -7,11 +7,14 @@ COMMAND is the path of an `iosched`, such as that in the environment of another 
 `cpu_models.py`. Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a
 model and a load. `core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in
 turns of up to a second. Calls are added to those that the file has, and what is there is not called again.
+
+Options:
+    --load: of `none`, `core` and `half`, comma-separated
+    --output: raw results as JSON; calls are added to those in it
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,12 +22,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import print_table, write_results
+from testbed import known_results, print_table, read_options, write_results
 
 from iosched.models.export import write_model
 from iosched.profiler.measuring.background_load import background_load
@@ -46,39 +50,22 @@ while True:
 KEPT = ("latency_us", "shipped", "reason", "verdict", "candidate", "optimal", "search", "check")
 
 
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    calls: list[dict[str, Any]] = []
-    if options.output is not None and options.output.exists():
-        calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+def main(words: Sequence[str] | None = None) -> None:
+    versions = {"action": "append", "required": True}
+    takes = {"models": {"nargs": "+"}}
+    options = read_options(__file__, words, takes, version=versions, load=("none",), repeats=1, output=Path)
+    calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
     done = {_key(each) for each in calls}
     commands = {name: str(Path(command).absolute()) for name, command in (v.split("=", 1) for v in options.version)}
-    for source, load, repeat in _asked(options):
+    for source, load, repeat in product(options.models, options.load, range(options.repeats)):
         for version in list(commands)[:: 1 if repeat % 2 == 0 else -1]:
             asked = {"model": short_name(source), "load": load, "repeat": repeat, "version": version}
             if _key(asked) in done:
                 continue
             calls.append({**asked, **called(commands[version], source, load)})
             print_table(HEADERS, [row(calls[-1])])
-            write_results(options, Path(__file__).stem, words, {"calls": calls}, rivals=("openvino",), goes_on=True)
+            write_results(options, {"calls": calls}, rivals=("openvino",), goes_on=True)
     print_table(HEADERS, [row(each) for each in calls])
-
-
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--version", action="append", required=True, metavar="NAME=COMMAND")
-    parser.add_argument("--load", default="none", help="of `none`, `core` and `half`, comma-separated")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
-    return parser.parse_args(words)
-
-
-def _asked(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
-    for source in options.models:
-        for load in options.load.split(","):
-            for repeat in range(options.repeats):
-                yield source, load, repeat
 
 
 def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
@@ -94,14 +81,8 @@ def called(command: str, source: str, load: str) -> dict[str, Any]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         environment |= {"IOSCHED_PROFILE_DB": str(folder / "profile.db")}
         started = time.monotonic()
-        done = subprocess.run(
-            [command, "optimize", "model.onnx", "--json", "-q"],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [command, "optimize", "model.onnx", "--json", "-q"]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         seconds = round(time.monotonic() - started, 1)
     if done.returncode:
         raise SystemExit(f"{command} optimize {source}: exit code {done.returncode}\n{done.stderr[-2000:]}")
@@ -141,4 +122,4 @@ def row(call: Mapping[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,39 +8,160 @@ The papers are Ding's thesis on IOS, its conference version (MLSys 2021), and DO
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 import four_convolutions
-from analytic import CALIBRATION, cost_of, gpu, graph_of, predicted_ms, schedules
-from kernel_traffic import is_merged, traffic
-from last_block import last_block
-from testbed import option_parser, write_results
+from analytic import CALIBRATION, cost_of, graph_of, predicted_ms, schedules
+from testbed import OUTPUTS, gpu_spec, read_options, write_results
 
-from iosched.jobs.matrix import MatrixSettings, matrix
+from iosched import ComputationGraph, MatrixSettings, Operator, Pruning, TensorSpec, load_model, matrix, partition
 from iosched.models import zoo
-from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
+from iosched.profiler.devices.analytic.kernels import Kernel, Product, kernels_of, leading_types, merged_kernels
 from iosched.profiler.devices.throughput import Throughput
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count_blocks
-from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.strategies import SearchStrategy
 
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of all kernels of a schedule.
+
+    Attributes:
+        kernels: launches.
+        multiply_adds: also those on zeros that a merge pads kernels with; a pooling's operations count as halves.
+        read_nbytes: activations that kernels read, once for each kernel that reads them; no weights.
+    """
+
+    kernels: int
+    multiply_adds: int
+    read_nbytes: int
+
+
+def traffic(graph: ComputationGraph, schedule: Schedule) -> Traffic:
+    """Counts for `schedule`; what runs for an operator is what the analytic model takes it to be."""
+    stages = list(schedule.stages)
+    kernels = [kernel for stage in stages for kernel in _kernels(graph, stage)]
+    return Traffic(len(kernels), sum(map(_multiply_adds, kernels)), sum(_read_nbytes(graph, stage) for stage in stages))
+
+
+def is_merged(stage: Stage) -> bool:
+    """Whether one kernel stands for several operators."""
+    return stage.strategy is Strategy.MERGE and len(stage.groups) > 1
+
+
+def _operators(graph: ComputationGraph, stage: Stage) -> Sequence[Operator]:
+    return [graph.by_name[name] for name in stage.operators]
+
+
+def _kernels(graph: ComputationGraph, stage: Stage) -> Sequence[Kernel]:
+    operators = _operators(graph, stage)
+    if is_merged(stage):
+        return merged_kernels(graph, operators)
+    return [kernel for operator in operators for kernel in kernels_of(graph, operator)]
+
+
+def _multiply_adds(kernel: Kernel) -> int:
+    if isinstance(kernel, Product):
+        return kernel.rows * kernel.columns * kernel.inner * kernel.count
+    return kernel.window_flops // 2
+
+
+def _read_nbytes(graph: ComputationGraph, stage: Stage) -> int:
+    operators = _operators(graph, stage)
+    return sum(_reads(graph, operator) for operator in (operators[:1] if is_merged(stage) else operators))
+
+
+def _reads(graph: ComputationGraph, operator: Operator) -> int:
+    if not kernels_of(graph, operator):
+        return 0
+    inputs = [graph.tensor[name] for name in operator.inputs]
+    if not leading_types(operator):
+        return sum(spec.nbytes for spec in inputs)
+    source, result = inputs[0], graph.tensor[operator.name]
+    assert source.shape is not None
+    assert result.shape is not None
+    sums = sum(count * source.nbytes for count in operator.integers("terms") if count > 1)
+    between = source.nbytes * prod(result.shape[2:]) // prod(source.shape[2:])
+    return sums + 2 * source.nbytes + (between if operator.node_types.count("Conv") > 1 else 0)
+
+
+NETWORK, BLOCK = "inception_v3", "mixed_7c"
+LETTERS = {
+    "a": "branch3x3dbl/conv1_1x1", "c": "branch3x3dbl/conv2_3x3", "f": "branch3x3dbl_b/conv1_3x1",
+    "g": "branch3x3dbl_a/conv1_1x3", "b": "branch3x3/conv1_1x1", "h": "branch3x3_b/conv1_3x1",
+    "i": "branch3x3_a/conv1_1x3", "P": "branch_pool/pool", "d": "branch_pool/conv_1x1", "e": "branch1x1/conv1_1x1",
+}  # fmt: skip
+# The schedules as published: stages from the first to the last, a group a word, + between what is merged. The
+# concatenation is a stage of its own at the end.
+PUBLISHED: dict[str, tuple[str, ...]] = {
+    "batch 1": ("ac b Pd e", "f g h i"),
+    "batch 32": ("P", "a bi d e", "c h", "f+g"),
+    "batch 128": ("P", "ac b d e", "h+i", "f+g"),
+    "K80": ("ac bh Pd e", "f g i"),
+}
+PLACES = {"batch 1": ("v100", 1), "batch 32": ("v100", 32), "batch 128": ("v100", 128), "K80": ("k80", 1)}
+
+Record = dict[str, object]
+
+
+def last_block() -> Record:
+    """Everything under the analytic model: every schedule's latency in every place, and stages of every block."""
+    costs = {place: cost_of(NETWORK, CALIBRATION, device, batch) for place, (device, batch) in PLACES.items()}
+    found = {place: search(cost.graph, cost).schedule for place, cost in costs.items()}
+    theirs = {f"published, {place}": stages for place, stages in published().items()}
+    known = theirs | {f"ours, {place}": _block(schedule) for place, schedule in found.items()}
+    return {
+        "schedules": {name: [_words(stage) for stage in stages] for name, stages in known.items()},
+        "us": {place: {name: _us(cost, stages) for name, stages in known.items()} for place, cost in costs.items()},
+        "stages_of_blocks": {
+            place: [len(block.stages) for block in schedule.blocks] for place, schedule in found.items()
+        },
+        "merged": {place: sum(map(is_merged, schedule.stages)) for place, schedule in found.items()},
+        "network_ms": {place: round((schedule.predicted_us or 0.0) / 1e3, 3) for place, schedule in found.items()},
+    }
+
+
+def published() -> dict[str, Sequence[Stage]]:
+    """The stages of each published schedule, in terms of the bundled network's operators."""
+    concatenation = Stage(Strategy.CONCURRENT, ((BLOCK,),))
+    return {place: (*map(_stage, words), concatenation) for place, words in PUBLISHED.items()}
+
+
+def _block(schedule: Schedule) -> Sequence[Stage]:
+    return next(block.stages for block in schedule.blocks if BLOCK in block.stages[-1].operators)
+
+
+def _stage(words: str) -> Stage:
+    merged = "+" in words
+    groups = words.split("+" if merged else " ")
+    return Stage(
+        Strategy.MERGE if merged else Strategy.CONCURRENT,
+        tuple(tuple(f"{BLOCK}/{LETTERS[letter]}" for letter in group) for group in groups),
+    )
+
+
+def _words(stage: Stage) -> str:
+    letter = {f"{BLOCK}/{name}": letter for letter, name in LETTERS.items()} | {BLOCK: "concat"}
+    groups = ("".join(letter[name] for name in group) for group in stage.groups)
+    return ("+" if is_merged(stage) else " ").join(groups)
+
+
+def _us(cost: AnalyticCost, stages: Sequence[Stage]) -> float:
+    plain = tuple(replace(stage, predicted_us=None) for stage in stages)
+    return round(cost.schedule_latency_us(Schedule((Block(0, plain),))), 1)
+
+
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
-TABLE_3_1 = {
-    "squeezenet": 6,
-    "inception_v3": 11,
-    "nasnet_a": 18,
-    "randwire": 33,
-}  # operators of the block counted there
+# operators of the block counted there
+TABLE_3_1 = {"squeezenet": 6, "inception_v3": 11, "nasnet_a": 18, "randwire": 33}
 MATRICES: dict[str, tuple[tuple[str, ...], tuple[int, ...], SearchStrategy]] = {
     "devices": (("v100", "k80"), (1,), "both"),
     "batch-sizes": (("v100",), (1, 32, 128), "both"),
@@ -49,36 +170,32 @@ MATRICES: dict[str, tuple[tuple[str, ...], tuple[int, ...], SearchStrategy]] = {
 }
 CHAINS = {"figure 3.4": (2, 1), "1 of 3": (3,), "2 of 2": (2, 2), "3 of 4": (4, 4, 4)}  # lengths of independent chains
 
-Record = dict[str, object]
 
-
-def main(arguments: Sequence[str]) -> None:
-    options = option_parser(__doc__, networks=",".join(NETWORKS)).parse_args(arguments)
-    networks = options.networks.split(",")
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, arguments, networks=tuple(NETWORKS), device="v100", **OUTPUTS)
     record: Record = {
         "chains": {name: chains(lengths) for name, lengths in CHAINS.items()},
-        "table_3_1": {name: counts(name) for name in networks},
-        "blocks": {name: blocks(graph_of(name)) for name in networks},
-        "convolutions": {name: mean_convolution(graph_of(name)) for name in ("vgg16", *networks)},
+        "table_3_1": {name: counts(name) for name in options.networks},
+        "blocks": {name: blocks(graph_of(name)) for name in options.networks},
+        "convolutions": {name: mean_convolution(graph_of(name)) for name in ("vgg16", *options.networks)},
         "four_convolutions": four(),
-        "throughput": {name: throughput(name) for name in networks},
-        "v100_ms": {name: five_schedules(name, "v100") for name in networks},
-        "rtx2080ti_ms": {name: five_schedules(name, "rtx2080ti") for name in networks},
+        "throughput": {name: throughput(name) for name in options.networks},
+        "v100_ms": {name: five_schedules(name, "v100") for name in options.networks},
+        "rtx2080ti_ms": {name: five_schedules(name, "rtx2080ti") for name in options.networks},
         "resnet50_ms": five_schedules("resnet50", "v100"),
-        "dos": {name: dos(name) for name in networks},
+        "dos": {name: dos(name) for name in options.networks},
         "matrices": {name: matrix_us(*targets) for name, targets in MATRICES.items()},
-        "last_block": last_block() if "inception_v3" in networks else {},
+        "last_block": last_block() if "inception_v3" in options.networks else {},
     }
-    write_results(options, "papers", arguments, record)
+    write_results(options, record)
 
 
 def chains(lengths: Sequence[int]) -> Record:
     """Figures 3.4 and 3.5: states and transitions of independent chains, without the empty ones."""
     spec = TensorSpec("x", "float32", (1,))
     names = [["x", *(f"{chain}.{place}" for place in range(length))] for chain, length in enumerate(lengths)]
-    operators = tuple(
-        Operator(name, "Relu", (name,), (before,), (name,)) for chain in names for before, name in pairwise(chain)
-    )
+    pairs = [pair for chain in names for pair in pairwise(chain)]
+    operators = tuple(Operator(name, "Relu", (name,), (before,), (name,)) for before, name in pairs)
     tensors = tuple(replace(spec, name=operator.name) for operator in operators)
     graph = ComputationGraph("chains", (spec,), tuple(chain[-1] for chain in names), operators, tensors)
     (found,) = count_blocks(graph, [tuple(graph.by_name)], Pruning(None, None))
@@ -119,7 +236,7 @@ def mean_convolution(graph: ComputationGraph) -> Record:
 def four() -> Record:
     """Figure 1.2 and DOS's figure 1: the published schedules and ours."""
     graph = load_model(four_convolutions.build().SerializeToString()).graph
-    cost = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION)
+    cost = AnalyticCost(graph, gpu_spec("v100"), calibration=CALIBRATION)
     found = {name: four_convolutions.published(name) for name in four_convolutions.PUBLISHED}
     found["ours, concurrent"] = search(graph, cost, strategy="concurrent").schedule
     found["ours"] = search(graph, cost).schedule
@@ -197,4 +314,4 @@ def _table_5(graph: ComputationGraph, schedule: Schedule, latency_us: float) -> 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

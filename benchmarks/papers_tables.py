@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import published
 from cpu_table import ratio, ratio_text
+from testbed import markdown, results
 
-RESULTS = Path(__file__).parent / "results"
 TITLES = {
     "inception_v3": "Inception V3", "randwire": "RandWire", "nasnet_a": "NASNet-A", "squeezenet": "SqueezeNet",
     "v100": "V100", "k80": "K80", "titanxp": "Titan Xp", "rtx2080ti": "RTX 2080 Ti",
@@ -20,21 +16,9 @@ TITLES = {
 Row = Sequence[object]
 
 
-@cache
-def results(name: str) -> dict[str, Any]:
-    """A committed results file."""
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
 def cpu_ratio(network: str, baseline: str, candidate: str) -> str:
     """The speedup of the candidate on the CPU, with its interval."""
     return ratio_text(ratio(results("cpu_networks")["networks"][network]["samples_us"], baseline, candidate))
-
-
-def markdown(headers: Row, rows: Iterable[Row]) -> str:
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def percent(ratio: float) -> str:
@@ -63,29 +47,10 @@ def table_4_1() -> str:
     for network, (printed, operators, in_code) in published.TABLE_4_1.items():
         ours = results("papers")["blocks"][network]
         most = max(ours["types"], key=ours["types"].__getitem__)
-        rows.append(
-            [
-                TITLES[network],
-                operators,
-                ours["operators"],
-                most,
-                printed,
-                in_code,
-                len(ours["blocks"]),
-                ", ".join(map(str, ours["blocks"])),
-            ]
-        )
-    headers = [
-        "network",
-        "operators",
-        "ours",
-        "most are",
-        "blocks printed",
-        "in the authors' code",
-        "ours",
-        "operators of ours",
-    ]
-    return markdown(headers, rows)
+        blocks = len(ours["blocks"]), ", ".join(map(str, ours["blocks"]))
+        rows.append([TITLES[network], operators, ours["operators"], most, printed, in_code, *blocks])
+    headers = ["network", "operators", "ours", "most are", "blocks printed", "in the authors' code"]
+    return markdown([*headers, "ours", "operators of ours"], rows)
 
 
 def figure_1_2() -> str:
@@ -101,38 +66,17 @@ def figure_1_2() -> str:
                 f"{ends_us / 1e3:.2f}", f"{stage['gflop']:.1f}", f"{stage['tflops']:.1f}",
                 f"{stage['share_of_peak']:.0%}", f"{stage['sm_share']:.0%}",
             ])  # fmt: skip
-    headers = [
-        "schedule",
-        "stage",
-        "ends at ms",
-        "GFLOP",
-        "TFLOP/s",
-        "of peak",
-        "model: ms",
-        "GFLOP",
-        "TFLOP/s",
-        "of peak",
-        "of the SMs",
-    ]
-    return markdown(headers, rows)
+    rates = ["GFLOP", "TFLOP/s", "of peak"]
+    return markdown(["schedule", "stage", "ends at ms", *rates, "model: ms", *rates, "of the SMs"], rows)
 
 
 def figure_4_1() -> str:
     rows = []
     for network, printed in published.V100_MS.items():
         ours = list(results("papers")["v100_ms"][network].values())
-        pairs = [
-            f"{printed[0] / theirs:.2f} / {ours[0] / mine:.2f}"
-            for theirs, mine in zip(printed[1:], ours[1:], strict=True)
-        ]
-        rows.append(
-            [
-                TITLES[network],
-                *pairs,
-                cpu_ratio(network, "sequential", "greedy"),
-                cpu_ratio(network, "sequential", "both"),
-            ]
-        )
+        both = zip(printed[1:], ours[1:], strict=True)
+        pairs = [f"{printed[0] / theirs:.2f} / {ours[0] / mine:.2f}" for theirs, mine in both]
+        rows.append([TITLES[network], *pairs, *(cpu_ratio(network, "sequential", way) for way in ("greedy", "both"))])
     return markdown(["network", "greedy", "merge", "concurrent", "both", "CPU: greedy", "CPU: both"], rows)
 
 
@@ -149,9 +93,8 @@ def figure_4_2() -> str:
 def figure_4_4() -> str:
     rows = []
     for network, ours in results("papers")["rtx2080ti_ms"].items():
-        rows.append(
-            [TITLES[network], *(f"{ms:.2f}" for ms in ours.values()), f"{ours['sequential'] / ours['both']:.2f}"]
-        )
+        gain = f"{ours['sequential'] / ours['both']:.2f}"
+        rows.append([TITLES[network], *(f"{ms:.2f}" for ms in ours.values()), gain])
     return markdown(["network", *published.STRATEGIES, "both over sequential"], rows)
 
 
@@ -195,29 +138,24 @@ def table_4_2_device() -> str:
     return cross("devices", published.DEVICE_CROSS_MS)
 
 
+def by_pair(table: Sequence[tuple[object, Sequence[float]]]) -> dict[tuple[object, object], float]:
+    return {(run, made): ms for run, row in table for (made, _), ms in zip(table, row, strict=True)}
+
+
 def dos_table_1() -> str:
-    names = [name for name, _ in published.DOS_TABLE_1_MS]
-    printed = {(run, made): ms for run, row in published.DOS_TABLE_1_MS for made, ms in zip(names, row, strict=True)}
-    return cross("dos-devices", printed)
+    return cross("dos-devices", by_pair(published.DOS_TABLE_1_MS))
 
 
 def dos_table_2() -> str:
-    sizes = [size for size, _ in published.DOS_TABLE_2_MS]
-    printed = {(run, made): ms for run, row in published.DOS_TABLE_2_MS for made, ms in zip(sizes, row, strict=True)}
-    return cross("dos-batch-sizes", printed)
+    return cross("dos-batch-sizes", by_pair(published.DOS_TABLE_2_MS))
 
 
 def figure_4_7_us() -> str:
     found = results("papers")["last_block"]
-    names = list(found["schedules"])
-    rows = [
-        [
-            name,
-            ", ".join(f"{{{words}}}" for words in found["schedules"][name]),
-            *(f"{found['us'][place][name]:,.0f}" for place in found["us"]),
-        ]
-        for name in names
-    ]
+    rows = []
+    for name, stages in found["schedules"].items():
+        us = (f"{found['us'][place][name]:,.0f}" for place in found["us"])
+        rows.append([name, ", ".join(f"{{{words}}}" for words in stages), *us])
     return markdown(["schedule", "stages", *(f"{place}, µs" for place in found["us"])], rows)
 
 
@@ -225,9 +163,8 @@ def figure_4_7_stages() -> str:
     ours = results("papers")["last_block"]["stages_of_blocks"]
     rows = []
     for place, printed in published.STAGES_OF_BLOCKS.items():
-        rows.append(
-            [place, sum(printed), " ".join(map(str, printed)), sum(ours[place]), " ".join(map(str, ours[place]))]
-        )
+        counts = (cell for each in (printed, ours[place]) for cell in (sum(each), " ".join(map(str, each))))
+        rows.append([place, *counts])
     return markdown(["", "published", "of each block", "ours", "of each block"], rows)
 
 
@@ -236,29 +173,18 @@ def figure_4_9() -> str:
     rows = []
     for size, (plain, best) in published.BATCH_MS.items():
         row = ours[size]
-        images = [1e3 * size / ms for ms in (plain, best)] + [
-            1e6 * size / row[f"{name}_us"] for name in ("sequential", "both")
-        ]
-        rows.append(
-            [
-                size,
-                *(f"{each:,.0f}" for each in images),
-                f"{plain / best:.2f}",
-                f"{row['sequential_us'] / row['both_us']:.2f}",
-            ]
-        )
-    return markdown(
-        ["batch", "sequential, published", "IOS", "sequential, model", "ours", "gain, published", "model"], rows
-    )
+        us = 1e3 * plain, 1e3 * best, row["sequential_us"], row["both_us"]
+        gains = (us[0] / us[1], us[2] / us[3])
+        rows.append([size, *(f"{1e6 * size / each:,.0f}" for each in us), *(f"{gain:.2f}" for gain in gains)])
+    headers = ["batch", "sequential, published", "IOS", "sequential, model", "ours", "gain, published", "model"]
+    return markdown(headers, rows)
 
 
 def figure_4_10() -> str:
     rows = []
     for network, ms in published.FIGURE_4_10_MS.items():
-        search = results("cpu_networks")["networks"][network]["search"]
-        rows.append(
-            [TITLES[network], f"{ms:.2f}", f"{published.V100_MS[network][-1]:.2f}", f"{search['seconds']:.0f} s"]
-        )
+        seconds = results("cpu_networks")["networks"][network]["search"]["seconds"]
+        rows.append([TITLES[network], f"{ms:.2f}", f"{published.V100_MS[network][-1]:.2f}", f"{seconds:.0f} s"])
     return markdown(["network", "TVM-AutoTune, ms", "IOS, ms", "our search, two CPU cores"], rows)
 
 

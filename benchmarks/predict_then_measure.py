@@ -6,35 +6,38 @@ A model is named as in `cpu_models.py`. A pair is a search of each kind, each wi
 that comes first alternates. Then the schedules of all pairs run as whole models in turn, A B C A B C. A ratio above 1
 says how many times as fast the schedule of the predicting search is as that of the other one of its pair. Results are
 added to those that the file has.
+
+Options:
+    --pairs: of searches
+    --gap: that is compared with 0
+    --rounds: in which all schedules are run
+    --output: raw results as JSON; calls are added to those in it
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import compared, print_table, ratio_text, write_results
+from testbed import compared, in_turn, known_results, print_table, ratio_text, read_options, write_results
 
-from iosched.models.model import Model
+from iosched import Model, Schedule, search
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.interleaved_models import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
 
 MAX_SECONDS = 300.0  # that the schedules of a model are run in turn
 HEADERS = (
@@ -54,30 +57,19 @@ class Searched:
     predicted_gap: float | None
 
 
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
-    calls: list[dict[str, Any]] = []
-    if options.output is not None and options.output.exists():
-        calls += json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+def main(words: Sequence[str] | None = None) -> None:
+    takes = {"models": ["zoo:squeezenet", "light_shufflenet"]}
+    options = read_options(__file__, words, takes, pairs=1, gap=2.0, rounds=21, output=Path)
+    calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
     for name in options.models:
         calls.append(observed(name, options))
         print_table(HEADERS, rows(calls[-1]))
-        write_results(options, Path(__file__).stem, words, {"calls": calls}, goes_on=True)
+        write_results(options, {"calls": calls}, goes_on=True)
     ratios = [geometric_mean(pair_ratios(call)) for call in calls]
     print(f"geometric mean over {len(ratios)} calls: {geometric_mean(ratios):.3f}")
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", default=["zoo:squeezenet", "light_shufflenet"], metavar="MODEL")
-    parser.add_argument("--pairs", type=int, default=1, help="of searches")
-    parser.add_argument("--gap", type=float, default=2.0, metavar="PERCENT", help="that is compared with 0")
-    parser.add_argument("--rounds", type=int, default=21, help="in which all schedules are run")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
-    return parser.parse_args(words)
-
-
-def observed(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def observed(name: str, options: Namespace) -> dict[str, Any]:
     """All pairs of searches of one model, and the latencies of all schedules in turn."""
     model = cpu_model(name)
     found: dict[str, tuple[Searched, Schedule]] = {}
@@ -86,7 +78,10 @@ def observed(name: str, options: argparse.Namespace) -> dict[str, Any]:
         for pair in range(options.pairs):
             for gap in (options.gap, 0.0)[:: 1 if pair % 2 == 0 else -1]:
                 found[f"{pair} {'predicts' if gap else 'plain'}"] = _searched(model, gap, lender, open_things)
-        samples_us = _in_turn(model, lender, {key: schedule for key, (_, schedule) in found.items()}, options.rounds)
+        inputs = random_inputs(model.graph.inputs)
+        openers = {key: partial(lender.ready, Way(schedule), inputs) for key, (_, schedule) in found.items()}
+        taken = in_turn(openers, Budget(options.rounds, MAX_SECONDS), lender.in_turn)
+        samples_us = {key: [round(us, 2) for us in each.samples_us] for key, each in taken.items()}
     searches = {key: asdict(each) for key, (each, _) in found.items()}
     return {"model": short_name(name), "pairs": options.pairs, "searches": searches, "samples_us": samples_us}
 
@@ -112,18 +107,6 @@ def _searched(model: Model, gap: float, lender: OpenOnCpu, open_things: ExitStac
     return found, result.schedule
 
 
-def _in_turn(model: Model, here: OpenOnCpu, found: Mapping[str, Schedule], rounds: int) -> dict[str, list[float]]:
-    inputs = random_inputs(model.graph.inputs)
-    candidates: dict[str, Candidate] = {}
-    try:
-        for key, schedule in found.items():
-            candidates[key] = here.ready(Way(schedule), inputs)
-        taken = here.in_turn(candidates, Budget(rounds, MAX_SECONDS))
-    finally:
-        close_all(candidates.values())
-    return {key: [round(us, 2) for us in each.samples_us] for key, each in taken.items()}
-
-
 def pair_ratios(call: Mapping[str, Any]) -> list[float]:
     """For each pair, how many times as fast the schedule of the predicting search is: the median over rounds."""
     samples = call["samples_us"]
@@ -147,4 +130,4 @@ def rows(call: Mapping[str, Any]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -13,64 +13,61 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from testbed import SEEDS, YARDSTICK, option_parser, print_table, write_results
+from testbed import (
+    SEEDS,
+    YARDSTICK,
+    in_turn,
+    interval_text,
+    open_on_cpu,
+    print_table,
+    read_options,
+    write_results,
+)
 
+from iosched import load_model, search
 from iosched.jobs.matrix_cells import schedule_latency_us
-from iosched.models.load import load_model
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
-from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import Way
-from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.interleaved_models import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import quantile
-from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.search import search
 
 SIZE = 64
 HEADERS = ("network", "schedule", "operators", "stages", "measured us", "predicted / measured", "now", "after idle")
 
 
-def main(words: Sequence[str]) -> None:
-    parser = option_parser(__doc__, networks="", device="cpu")
-    parser.set_defaults(networks="12")
-    parser.add_argument("--seed", type=int, default=0, help="of the first network")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(__file__, words, networks=12, seed=0, rounds=15, output=Path)
     found = []
-    for seed in range(options.seed, options.seed + int(options.networks)):
+    for seed in range(options.seed, options.seed + options.networks):
         found += observed(seed, options.rounds)
         print(f"\r{seed}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     print_table(HEADERS, [*map(row, found), *summaries(found)])
-    write_results(
-        options, Path(__file__).stem, words, {"schedules": found}, seeds=SEEDS | {"first network": options.seed}
-    )
+    write_results(options, {"schedules": found}, seeds=SEEDS | {"first network": options.seed})
 
 
 def observed(seed: int, rounds: int) -> list[dict[str, object]]:
     """The schedule found and the sequential one of one network: what was predicted, and what it took."""
     model = load_model(small_network(seed), name=f"small{seed}")
-    with ProfileDatabase(None) as database:
-        there = CpuDevice().open(model, OpenSettings(), database)
+    with open_on_cpu(model) as there:
         result = search(there.graph, there.cost, effort=there.effort)
         schedules = {"found": result.schedule, "sequential": sequential(there.graph)}
         predicted = {name: schedule_latency_us(there, schedule) for name, schedule in schedules.items()}
         inputs = random_inputs(model.graph.inputs)
-        wholes = {name: there.ready(Way(schedule), inputs) for name, schedule in schedules.items()}
-        yardstick = Candidate(compile_calibration_kernel(there.cost.backend).time)
-        taken = there.in_turn({**wholes, YARDSTICK: yardstick}, Budget(rounds, 60.0))
-        close_all(wholes.values())
-        reference = database.calibration(there.cost.device)
+        openers = {name: partial(there.ready, Way(schedule), inputs) for name, schedule in schedules.items()}
+        openers[YARDSTICK] = partial(Candidate, compile_calibration_kernel(there.cost.backend).time)
+        taken = in_turn(openers, Budget(rounds, 60.0), there.in_turn)
+        reference = there.cost.database.calibration(there.cost.device)
         assert reference is not None
         slowness = taken[YARDSTICK].median_us / reference.median_us
-        there.close()
     return [
         {
             "network": model.name,
@@ -132,12 +129,10 @@ def summaries(found: Sequence[dict[str, object]]) -> list[list[str]]:
     rows = []
     for name in dict.fromkeys(str(one["schedule"]) for one in found):
         columns = zip(*(ratios(one) for one in found if one["schedule"] == name), strict=True)
-        cells = [
-            f"{quantile(each, 0.5):.2f} ({quantile(each, 0.1):.2f} to {quantile(each, 0.9):.2f})" for each in columns
-        ]
+        cells = [interval_text(*(quantile(each, part) for part in (0.5, 0.1, 0.9))) for each in columns]
         rows.append(["all", name, "", "", "", *cells])
     return rows
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

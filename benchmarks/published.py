@@ -26,26 +26,22 @@ BATCH_CROSS_MS = {  # table 4.2: (run at, searched at)
 DEVICE_CROSS_MS = {("k80", "k80"): 13.87, ("k80", "v100"): 14.65, ("v100", "k80"): 4.49, ("v100", "v100"): 4.03}
 
 TABLE_3_1 = {  # transitions, schedules
-    "squeezenet": (51, 131),
-    "inception_v3": (4871, 3757392),
-    "nasnet_a": (307841, 7150961274600),
+    "squeezenet": (51, 131), "inception_v3": (4871, 3757392), "nasnet_a": (307841, 7150961274600),
     "randwire": (1170663, 91973106270886052032664),
-}
-TABLE_4_1 = {  # blocks, operators, and the blocks of the authors' code
+}  # fmt: skip
+# blocks, operators, and the blocks of the authors' code
+TABLE_4_1 = {
     "inception_v3": (11, 119, 13),
     "randwire": (3, 120, 6),
     "nasnet_a": (13, 374, 1),
     "squeezenet": (10, 50, 12),
 }
-MEAN_CONVOLUTION_MFLOP = {"vgg16": 2330, "nasnet_a": 82}  # figure 1.1
 FIGURE_1_2 = {  # stage: ends at ms, GFLOP, TFLOP/s, share of 15.7 TFLOP/s
     "sequential": {"a": (0.12, 0.6, 5.2, 0.33), "b": (0.24, 1.2, 9.3, 0.59), "c": (0.35, 0.6, 5.5, 0.35),
                    "d": (0.48, 1.2, 9.3, 0.59)},
     "greedy": {"a, c, d": (0.24, 2.4, 9.8, 0.62), "b": (0.37, 0.6, 9.4, 0.60)},
     "IOS": {"a, d": (0.17, 1.8, 10.8, 0.69), "b, c": (0.33, 1.8, 11.1, 0.71)},
 }  # fmt: skip
-FIGURE_1_2_AVERAGE = {"sequential": 0.48, "greedy": 0.62, "IOS": 0.70}
-FIGURE_4_3_RATIO = 1.58  # active warps a millisecond, IOS over sequential
 LIMITS = ((3, 8), (2, 8), (1, 8), (3, 3), (2, 3), (1, 3))
 FIGURE_4_6_MS = {  # for LIMITS; the seconds are those of the log
     "inception_v3": (4.03, 4.04, 4.15, 4.10, 4.16, 4.26),
@@ -77,4 +73,3 @@ DOS_TABLE_5 = {  # TensorRT and DOS: ms, MB, kernels, 10^9 multiply-adds
     "nasnet_a": ((23.58, 1187, 965, 22.00), (18.99, 1187, 965, 22.00)),
     "squeezenet": ((0.84, 57, 50, 1.16), (0.74, 48, 38, 1.25)),
 }
-DOS_ORDER_ACCURACY = 0.937  # figure 7

@@ -12,15 +12,19 @@ took is divided by what the yardstick took beside them.
 Kendall's tau says how well an order agrees with that of these latencies: 1 is the same order, 0 is none. Its interval
 is that of the percentiles of bootstrap samples of the networks. What the file of results has is not measured again:
 call the script until it says that nothing is missing. The database and the schedules lie in `results/rank/`.
+
+Options:
+    --size: pixels of an image's side
+    --minutes: how long this call may take
+    --passes: in which what ships is measured anew
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,25 +33,22 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from testbed import RESULTS, YARDSTICK, print_table, write_results
+from testbed import RESULTS, YARDSTICK, in_turn, known_results, print_table, read_options, write_results
 
+from iosched import Model, OptimizeSettings, ScheduleDocument, load_model
 from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import optimize
 from iosched.jobs.ranking.model_cost import calibrated, model_cost
-from iosched.jobs.settings import OptimizeSettings
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.measuring.interleaved_models import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.document import ScheduleDocument
 
 Variant = Mapping[str, Any]
 LEAST_VARIANT_S, LEAST_PASS_S = 35.0, 8.0
@@ -58,18 +59,12 @@ LEVEL = 0.95
 AT_A_TIME = 20  # networks in a row of the table of seconds
 
 
-def main(words: Sequence[str]) -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--variants", type=int, default=60)
-    parser.add_argument("--size", type=int, default=64, help="pixels of an image's side")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
-    parser.add_argument("--passes", type=int, default=9, help="in which what ships is measured anew")
-    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "rank")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, variants=60, size=64, threads=int, minutes=5.0, passes=9, work=RESULTS / "rank", output=Path
+    )
     started = time.monotonic()
-    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    known = known_results(options.output)
     variants: dict[str, Variant] = known.get("variants", {})
     options.work.mkdir(parents=True, exist_ok=True)
     bench = Bench(options.size, OptimizeSettings("cpu", options.threads, profile_db=options.work / "profile.sqlite"))
@@ -82,8 +77,7 @@ def main(words: Sequence[str]) -> None:
                 return
             before = variants.get(title(seed))
             variants[title(seed)] = bench.observed(seed) if before is None else bench.passed(seed, before)
-            written = ["--variants", str(options.variants), "--size", str(options.size)]
-            write_results(options, Path(__file__).stem, written, {"variants": variants}, goes_on=True)
+            write_results(options, {"variants": variants}, goes_on=True)
 
     taken(missing(variants, options.variants), FOR_NEW, LEAST_VARIANT_S)
     taken(passes_left(variants, options.passes), 1.0, LEAST_PASS_S)
@@ -132,6 +126,7 @@ class Bench:
         result, row = cost.result, newest(self.settings)
         assert result is not None
         self.document_path(seed).write_text(result.document.to_json())
+        seconds = {"search": cost.search_seconds, "comparison": cost.comparison_seconds}
         return {
             "flops": model.flops,
             "params": model.n_parameters,
@@ -145,11 +140,7 @@ class Bench:
             },
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
-            "seconds": {
-                "load": loaded - started,
-                "search": cost.search_seconds,
-                "comparison": cost.comparison_seconds,
-            },
+            "seconds": {"load": loaded - started, **seconds},
             "passes": [],
         }
 
@@ -160,16 +151,14 @@ class Bench:
         document = ScheduleDocument.from_json(path.read_text()) if path.exists() else optimize(model, settings).document
         path.write_text(document.to_json())
         device, inputs = CpuDevice(), random_inputs(model.graph.inputs)
-        candidates: dict[str, Candidate] = {}
         with opened(device, model, settings.opening, settings.profile_db) as there:
             assert isinstance(there, OpenOnCpu)
-            try:
-                candidates["shipped"] = device.executor(model, document, settings.threads).ready(inputs)
-                candidates["sequential"] = there.ready(there.one_after_another()["sequential"], inputs)
-                yardstick = Candidate(compile_calibration_kernel(there.cost.backend).time)
-                found = there.in_turn({**candidates, YARDSTICK: yardstick}, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS))
-            finally:
-                close_all(candidates.values())
+            openers = {
+                "shipped": lambda: device.executor(model, document, settings.threads).ready(inputs),
+                "sequential": lambda: there.ready(there.one_after_another()["sequential"], inputs),
+                YARDSTICK: lambda: Candidate(compile_calibration_kernel(there.cost.backend).time),
+            }
+            found = in_turn(openers, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS), there.in_turn)
             reference = there.cost.database.calibration(there.cost.device)
         assert reference is not None
         samples_us = {name: rounded(each.samples_us) for name, each in found.items()}
@@ -224,9 +213,8 @@ def anchored_us(one: Variant) -> float:
 
 
 COUNTS: Mapping[str, Callable[[Variant], float]] = {
-    "parameters": lambda one: float(one["params"]),
-    "FLOPs": lambda one: float(one["flops"]),
-}
+    "parameters": lambda one: float(one["params"]), "FLOPs": lambda one: float(one["flops"]),
+}  # fmt: skip
 SUM = "sum of stages"
 LATENCIES: Mapping[str, Callable[[Variant], float]] = {
     "sum of operators": lambda one: float(one["sequential_sum_us"]),
@@ -257,11 +245,8 @@ def orders_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tup
 
 def by_stages(variants: Sequence[Variant]) -> Mapping[str, Sequence[Variant]]:
     """The networks whose schedules are one stage, which a session over all cores is, and the others."""
-    found = {
-        "one stage": [one for one in variants if one["stages"] == 1],
-        "several": [one for one in variants if one["stages"] > 1],
-    }
-    return {text: some for text, some in found.items() if some}
+    one, several = ([one for one in variants if (one["stages"] > 1) is many] for many in (False, True))
+    return {text: some for text, some in (("one stage", one), ("several", several)) if some}
 
 
 def tau_text(values: Sequence[float], truth: Sequence[float]) -> str:
@@ -303,17 +288,12 @@ def seconds_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tu
         hits = [one["cache_hits"] / (one["cache_hits"] + one["measurements"]) for one in some]
         seconds = (median(one["seconds"][name] for one in some) for name in ("search", "comparison"))
         shipped = Counter(str(one["shipped"]) for one in some)
-        rows.append(
-            (
-                f"{first + 1} to {first + len(some)}",
-                f"{median(hits):.0%}",
-                f"{median(one['measurements'] for one in some):.0f}",
-                *(f"{each:.1f} s" for each in seconds),
-                ", ".join(f"{name} {count}" for name, count in sorted(shipped.items())),
-            )
-        )
+        cells = f"{first + 1} to {first + len(some)}", f"{median(hits):.0%}"
+        measured = f"{median(one['measurements'] for one in some):.0f}"
+        ships = ", ".join(f"{name} {count}" for name, count in sorted(shipped.items()))
+        rows.append((*cells, measured, *(f"{each:.1f} s" for each in seconds), ships))
     return ("networks", "hit rate", "stages measured", "search", "comparison", "shipped"), rows
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -17,27 +17,33 @@ ones, and the other way round.
 A turn in which something else had the cores (`profiler/measuring/disturbance.py`) is taken again, up to five times.
 
 Pairs are added to those that the results file has: a machine that is quiet for some minutes at a time is enough.
+
+Options:
+    --network: a name from `iosched zoo list`, or a file
+    --block: a block of the network by its number; by default all of it
+    --list: list the blocks, and measure nothing
+    --pairs: of searches, in this call
+    --rounds: in which all schedules are run
+    --most: stages of a block that are measured one and all
+    --output: raw results as JSON; calls are added to those in it
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from testbed import print_table, write_results, zoo_model
+from testbed import known_results, print_table, read_options, write_results, zoo_model
 
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import ComputationGraph, Effort, Model, Schedule, Stage, load_model, partition, search
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
@@ -46,12 +52,8 @@ from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.blocks import partition
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import build, relation
 from iosched.scheduler.pruning import DEFAULT_PRUNING
-from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.search import search
 
 RUNS = 5  # of one turn; their median is the sample
 TRIES, PAUSE_SECONDS = 5, 0.2  # of a turn that is disturbed
@@ -60,6 +62,9 @@ HEADERS = (
     "network", "block", "stages", "pairs", "equal", "measured: default", "much more", "default / much more - 1",
     "default / best found - 1", "predicted gap",
 )  # fmt: skip
+
+
+Candidates = dict[tuple[object, ...], tuple[Stage, ...]]
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,10 @@ class Pair:
     more: Searched
 
 
-def main(words: Sequence[str]) -> None:
-    options = _options(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, network="squeezenet", block=int, list=False, pairs=3, rounds=15, most=2000, output=Path
+    )
     model = _model(options.network)
     with CpuBackend(model) as backend:
         blocks = [part.operators for part in partition(backend.graph)]
@@ -95,22 +102,10 @@ def main(words: Sequence[str]) -> None:
             _list(backend.graph, blocks)
             return
         graph = backend.graph if options.block is None else part_of(backend.graph, blocks[options.block])
-        calls = [*_known(options), observed(backend, graph, options)]
+        calls = [*known_results(options.output).get("calls", []), observed(backend, graph, options)]
     print_table(HEADERS, [_row(options, calls)])
     content = {"network": options.network, "block": options.block, "rounds": options.rounds, "calls": calls}
-    write_results(options, Path(__file__).stem, words, content, goes_on=True)
-
-
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--network", default="squeezenet", help="a name from `iosched zoo list`, or a file")
-    parser.add_argument("--block", type=int, help="a block of the network by its number; by default all of it")
-    parser.add_argument("--list", action="store_true", help="list the blocks, and measure nothing")
-    parser.add_argument("--pairs", type=int, default=3, help="of searches, in this call")
-    parser.add_argument("--rounds", type=int, default=15, help="in which all schedules are run")
-    parser.add_argument("--most", type=int, default=2000, help="stages of a block that are measured one and all")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
-    return parser.parse_args(words)
+    write_results(options, content, goes_on=True)
 
 
 def _model(network: str) -> Model:
@@ -137,9 +132,9 @@ def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
     return ComputationGraph(graph.name, inputs, outputs, tuple(operators), tensors)
 
 
-def observed(backend: CpuBackend, graph: ComputationGraph, options: argparse.Namespace) -> dict[str, Any]:
+def observed(backend: CpuBackend, graph: ComputationGraph, options: Namespace) -> dict[str, Any]:
     """All pairs of one call, and the latencies of all schedules in turn."""
-    candidates: dict[tuple[object, ...], tuple[Stage, ...]] = {}
+    candidates: Candidates = {}
     candidate_of(candidates, sequential(graph))
     pairs = []
     for number in range(options.pairs):
@@ -164,25 +159,18 @@ def _more(graph: ComputationGraph, most: int) -> Effort:
     return Effort(bound_slack=0.8, tolerance=0.0, max_measurements=most)
 
 
-def _searched(
-    backend: CpuBackend,
-    graph: ComputationGraph,
-    effort: Effort,
-    candidates: dict[tuple[object, ...], tuple[Stage, ...]],
-) -> Searched:
+def _searched(backend: CpuBackend, graph: ComputationGraph, effort: Effort, candidates: Candidates) -> Searched:
     started = time.monotonic()
     with ProfileDatabase(None) as database:
         cost = CpuStageCost(backend, database)
         result = search(graph, cost, effort=effort)
         taken, anew = cost.measurements, cost.repeated
-    predicted = result.schedule.predicted_us or 0.0
+    predicted, seconds = result.schedule.predicted_us or 0.0, round(time.monotonic() - started, 1)
     number = candidate_of(candidates, result.schedule)
-    return Searched(
-        number, taken, round(time.monotonic() - started, 1), round(predicted, 2), round(result.gap, 5), anew
-    )
+    return Searched(number, taken, seconds, round(predicted, 2), round(result.gap, 5), anew)
 
 
-def candidate_of(candidates: dict[tuple[object, ...], tuple[Stage, ...]], schedule: Schedule) -> int:
+def candidate_of(candidates: Candidates, schedule: Schedule) -> int:
     """The number of a schedule among the candidates; those that are equal have one number."""
     key = tuple((stage.strategy, stage.groups) for stage in schedule.stages)
     candidates.setdefault(key, tuple(schedule.stages))
@@ -217,28 +205,15 @@ def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
     return min(found)
 
 
-def _known(options: argparse.Namespace) -> list[dict[str, Any]]:
-    if options.output is None or not options.output.exists():
-        return []
-    found: list[dict[str, Any]] = json.loads(options.output.read_text(encoding="utf-8"))["calls"]
-    return found
-
-
-def _row(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+def _row(options: Namespace, calls: Sequence[Mapping[str, Any]]) -> list[str]:
     pairs = [pair for call in calls for pair in call["pairs"]]
     equal = sum(pair["default"]["candidate"] == pair["more"]["candidate"] for pair in pairs)
-    return [
-        Path(options.network).stem,
-        "all" if options.block is None else str(options.block),
-        str(max(pair["more"]["measurements"] for pair in pairs)),
-        str(len(pairs)),
-        str(equal),
-        f"{mean(pair['default']['measurements'] for pair in pairs):.0f}",
-        f"{mean(pair['more']['measurements'] for pair in pairs):.0f}",
-        regret_text([ratios for call in calls for ratios in paired_ratios(call)]),
-        regret_text([ratios for call in calls for ratios in ratios_to_best(call)]),
-        f"{mean(pair['default']['gap'] for pair in pairs):.1%}",
-    ]
+    most = max(pair["more"]["measurements"] for pair in pairs)
+    measured = (f"{mean(pair[way]['measurements'] for pair in pairs):.0f}" for way in ("default", "more"))
+    regrets = (regret_text([each for call in calls for each in of(call)]) for of in (paired_ratios, ratios_to_best))
+    block = "all" if options.block is None else str(options.block)
+    cells = [Path(options.network).stem, block, str(most), str(len(pairs)), str(equal), *measured, *regrets]
+    return [*cells, f"{mean(pair['default']['gap'] for pair in pairs):.1%}"]
 
 
 def paired_ratios(call: Mapping[str, Any]) -> list[list[float]]:
@@ -280,4 +255,4 @@ def bootstrap(ratios: Sequence[Sequence[float]], draws: int = DRAWS, seed: int =
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

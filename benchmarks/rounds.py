@@ -11,12 +11,16 @@ another stage with the same signature.
 
 The limit for n workers takes it that all answers take equally long, that a round begins when the one before it has
 ended, and that everything else takes no time: all questions over the sum of ceil(round / n).
+
+Options:
+    models: zoo:NAME, light_NAME of the onnx package, or a file
+    --cpu: measure on this CPU
+    --output: raw results as JSON; those that are in it stay
+    --write: put the tables into reports/search.md
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import time
@@ -28,18 +32,15 @@ from typing import Any
 
 from cpu_models import cpu_model, short_name
 from search import NOISE, Analytic, Timed, TwoLanes
-from testbed import RESULTS, markdown_table, write_results
+from testbed import RESULTS, interval_text, known_results, markdown_table, read_options, with_table, write_results
 
-from iosched.models.graph import ComputationGraph
+from iosched import ComputationGraph, Effort, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import Question
-from iosched.scheduler.effort import Effort
-from iosched.scheduler.schedule import Stage
-from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature
 
 PAGE = Path(__file__).with_name("reports") / "search.md"
@@ -179,38 +180,21 @@ def _cells(row: Row) -> list[str]:
     sizes = row["sizes"]
     asked = sum(sizes) - row["in_vain"]
     low, middle, high = (quantile(sizes, part) for part in (0.25, 0.5, 0.75))
-    return [
-        TITLES[row["model"]],
-        f"{asked:,}",
-        str(row["in_vain"]),
-        str(len(sizes)),
-        f"{middle:g} ({low:g} to {high:g}), {max(sizes)}",
-        *(f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS),
-    ]
+    counts = f"{asked:,}", str(row["in_vain"]), str(len(sizes))
+    gains = (f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS)
+    return [TITLES[row["model"]], *counts, f"{interval_text(middle, low, high, 'g')}, {max(sizes)}", *gains]
 
 
 def with_tables(text: str, new: Mapping[str, str]) -> str:
-    """`text` with the tables replaced, each of which begins with its kind of costs.
-
-    Raises:
-        StopIteration: `text` lacks one.
-    """
-    lines = text.splitlines()
+    """`text` with the tables replaced, each of which begins with its kind of costs."""
     for cost, table in new.items():
-        first = next(index for index, line in enumerate(lines) if line.startswith(f"| {cost} | questions |"))
-        end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
-        lines[first:end] = table.splitlines()
-    return "\n".join(lines) + "\n"
+        text = with_table(text, f"| {cost} | questions |", table)
+    return text
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Searches for each model that is named; without any, prints the tables of the results file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", help="zoo:NAME, light_NAME of the onnx package, or a file")
-    parser.add_argument("--cpu", action="store_true", help="measure on this CPU")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; those that are in it stay")
-    parser.add_argument("--write", action="store_true", help="put the tables into reports/search.md")
-    options = parser.parse_args(words)
+    options = read_options(__file__, words, {"models": []}, cpu=False, output=Path, write=False)
     rows: list[Row] = []
     for name in options.models:
         found_now = list(measured(name) if options.cpu else all_of(name))
@@ -219,7 +203,7 @@ def main(words: Sequence[str]) -> None:
     if rows and options.output:
         names = {(row["model"], row["cost"]) for row in rows}
         rows = [row for row in _rows(options.output) if (row["model"], row["cost"]) not in names] + rows
-        write_results(options, "rounds", words, {"noise": NOISE, "rows": rows}, goes_on=True)
+        write_results(options, {"noise": NOISE, "rows": rows}, goes_on=True)
     rows = rows or _rows(RESULTS / "rounds.json")
     found = tables(rows)
     print("\n\n".join(found.values()))
@@ -227,10 +211,9 @@ def main(words: Sequence[str]) -> None:
         PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
-def _rows(results: Path) -> list[Row]:
-    found: list[Row] = json.loads(results.read_text(encoding="utf-8"))["rows"] if results.exists() else []
-    return found
+def _rows(path: Path) -> list[Row]:
+    return list(known_results(path).get("rows", []))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

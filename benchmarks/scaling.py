@@ -4,13 +4,14 @@ Run as `python benchmarks/scaling.py --data FOLDER [-o FILE.json]`; it takes a m
 is that of `kernels.py`. Of kernels that others measured on a GPU some are drawn as those of a network; a few of them,
 again drawn, are given away, and the others predicted by the model, scaled in several ways by those. What is told is
 the mean absolute logarithm of measured over predicted latencies, and that of the mean of them.
+
+Options:
+    --data: folder with the measurements
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from kernels import TRUSTED_US, Floats, Predicted, predict, was_unseen
 from measured import Row, read
-from testbed import keep_results
+from testbed import read_options, write_results
 
 from iosched.profiler.devices.analytic.kernels import KernelKind, kind_of
 from iosched.profiler.devices.analytic.scaled import PRIOR, MeasuredFactor, scaling
@@ -121,14 +122,10 @@ def tables(rows: Sequence[Row]) -> dict[str, object]:
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
+    arguments = read_options(__file__, data={"type": Path, "required": True}, output=Path)
     record = {"kernels of a network": KERNELS, **tables(read(arguments.data))}
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
-    if arguments.output:
-        keep_results(arguments.output, record, seeds={"networks": SEED})
+    print(json.dumps(record, indent=1))
+    write_results(arguments, record, seeds={"networks": SEED})
 
 
 if __name__ == "__main__":

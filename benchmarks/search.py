@@ -10,35 +10,27 @@ measures every stage on this machine, into a database of its own; `seconds` then
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import random
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
-from testbed import keep_results
+from testbed import gpu_spec, read_options, write_results, zoo_model
 
-from iosched.models import zoo
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
+from iosched import ComputationGraph, CostModel, Effort, Pruning, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import CALIBRATION
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
-from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.calls import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import Latencies, Lattice
-from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.search import search
 from iosched.scheduler.signature import default_label, stage_signature
 
 NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
@@ -48,6 +40,11 @@ OPERATOR_US, STAGE_US = 2.0, 3.0
 NOISE = 0.03
 
 T = TypeVar("T")
+
+
+def total_us(cost: CostModel, schedule: Schedule) -> float:
+    """Latency of a whole schedule."""
+    return sum(map(cost.stage_latency_us, schedule.stages))
 
 
 class TwoLanes:
@@ -99,10 +96,6 @@ class TwoLanes:
             load[lane] += work[group]
         return max(load) + 0.06 * min(load)
 
-    def total_us(self, schedule: Schedule) -> float:
-        """Latency of a whole schedule."""
-        return sum(self.stage_latency_us(stage) for stage in schedule.stages)
-
 
 class Timed:
     """A cost model beside which the time that its answers take is counted; has the optional parts of two cores."""
@@ -112,32 +105,18 @@ class Timed:
         self.seconds = 0.0
         self.lanes = cost.lanes
 
+        self.operator_key, self.lower_bound_us = cost.operator_key, cost.lower_bound_us
+        self.operator_work_us = partial(self._timed, cost.operator_work_us)
+        self.operator_latency_us = partial(self._timed, cost.operator_latency_us)
+        self.remeasure = partial(self._timed, cost.remeasure)
+
     @property
     def signatures(self) -> int:
         """Different stages asked for."""
         return self._cost.signatures
 
-    def operator_key(self, name: str) -> str:
-        return self._cost.operator_key(name)
-
-    def operator_work_us(self, name: str) -> float:
-        return self._timed(self._cost.operator_work_us, name)
-
-    def operator_latency_us(self, name: str) -> float:
-        return self._timed(self._cost.operator_latency_us, name)
-
-    def lower_bound_us(self, stage: Stage) -> float:
-        return self._cost.lower_bound_us(stage)
-
     def stage_latency_us(self, stage: Stage) -> float:
         return self._timed(self._cost.stage_latency_us, stage)
-
-    def remeasure(self, stage: Stage) -> float:
-        return self._timed(self._cost.remeasure, stage)
-
-    def total_us(self, schedule: Schedule) -> float:
-        """Latency of a whole schedule."""
-        return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
     def _timed(self, ask: Callable[[T], float], what: T) -> float:
         started = time.perf_counter()
@@ -151,33 +130,19 @@ class Analytic:
     """The analytic model of a GPU; its bounds are its own, and it is without noise."""
 
     def __init__(self, graph: ComputationGraph, device: str) -> None:
-        spec = gpu_named(device)
-        if spec is None:
-            raise SystemExit(f"no GPU is called {device!r}")
-        self._graph, self._cost = graph, AnalyticCost(graph, spec, calibration=CALIBRATION)
+        self._graph, self._cost = graph, AnalyticCost(graph, gpu_spec(device), calibration=CALIBRATION)
         self._asked: set[str] = set()
+        self.operator_key, self.lower_bound_us = self._cost.operator_key, self._cost.lower_bound_us
+        self.concurrent_bounds_us = self._cost.concurrent_bounds_us
 
     @property
     def signatures(self) -> int:
         """Different stages asked for."""
         return len(self._asked)
 
-    def operator_key(self, name: str) -> str:
-        return self._cost.operator_key(name)
-
-    def lower_bound_us(self, stage: Stage) -> float:
-        return self._cost.lower_bound_us(stage)
-
-    def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
-        return self._cost.concurrent_bounds_us(names, lattice)
-
     def stage_latency_us(self, stage: Stage) -> float:
         self._asked.add(stage_signature(self._graph, stage, lambda operator: self._cost.operator_key(operator.name)))
         return self._cost.stage_latency_us(stage)
-
-    def total_us(self, schedule: Schedule) -> float:
-        """Latency of a whole schedule."""
-        return self._cost.schedule_latency_us(schedule)
 
 
 @dataclass(frozen=True)
@@ -232,16 +197,15 @@ def searched(network: str, graph: ComputationGraph, cost: Cost, effort: Effort) 
         predicted_us=round(predicted, 1),
         lower_bound_us=round(found.lower_bound_us, 1),
         gap=round(found.gap, 4),
-        sequential_us=round(cost.total_us(sequential(graph)), 1),
-        greedy_us=round(cost.total_us(greedy(graph)), 1),
+        sequential_us=round(total_us(cost, sequential(graph)), 1),
+        greedy_us=round(total_us(cost, greedy(graph)), 1),
         schedule_sha256=hashlib.sha256(repr(found.schedule).encode()).hexdigest(),
     )
 
 
-def costs(network: str, arguments: argparse.Namespace) -> Iterator[tuple[ComputationGraph, Cost]]:
+def costs(network: str, arguments: Namespace, n_searches: int) -> Iterator[tuple[ComputationGraph, Cost]]:
     """A network's graph and a fresh cost model for each search of it."""
-    model = load_model(zoo.build(network).SerializeToString(), name=network)
-    n_searches = len(arguments.limit) * len(arguments.tolerance)
+    model = zoo_model(network)
     if arguments.device:
         yield from ((model.graph, Analytic(model.graph, arguments.device)) for _ in range(n_searches))
         return
@@ -254,42 +218,25 @@ def costs(network: str, arguments: argparse.Namespace) -> Iterator[tuple[Computa
                 yield backend.graph, Timed(CpuStageCost(backend, database))
 
 
-def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("networks", nargs="*", default=NETWORKS)
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--device", help="a GPU's name: costs by the analytic model")
-    device.add_argument("--cpu", action="store_true", help="measure on this machine")
-    parser.add_argument("--limit", type=int, action="append", help="measurements for each block; 0 is no limit")
-    parser.add_argument("--tolerance", type=float, action="append", help="part of the bound at which a block is done")
-    parser.add_argument("--slack", type=float, default=1.0, help="factor on all bounds")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args(words)
-    arguments.limit = arguments.limit or [0]
-    arguments.tolerance = arguments.tolerance or [0.03]
-    return arguments
-
-
 def main() -> None:
     """Prints the table, and writes it where `-o` says."""
-    arguments = arguments_of()
+    arguments = read_options(
+        __file__, None, {"networks": list(NETWORKS)}, device=str, cpu=False, slack=1.0, output=Path,
+        limit={"type": int, "action": "append"}, tolerance={"type": float, "action": "append"},
+    )  # fmt: skip
+    limits, tolerances = arguments.limit or [0], arguments.tolerance or [0.03]
     columns = ("network", "limit", "tolerance", "blocks", "optimal_blocks", "stages", "signatures", "measurements")
     columns += ("remeasurements", "seconds", "gap", "predicted_us", "sequential_us", "greedy_us")
-    write = sys.stdout.write
-    write(" ".join(f"{column[:13]:>13}" for column in columns) + "\n")
+    print(*(f"{column[:13]:>13}" for column in columns))
     rows = []
     for network in arguments.networks:
-        efforts = product(arguments.limit, arguments.tolerance)
-        for (limit, tolerance), (graph, cost) in zip(efforts, costs(network, arguments), strict=True):
+        efforts = list(product(limits, tolerances))
+        for (limit, tolerance), (graph, cost) in zip(efforts, costs(network, arguments, len(efforts)), strict=True):
             effort = Effort(bound_slack=arguments.slack, tolerance=tolerance, max_measurements=limit or None)
             rows.append(searched(network, graph, cost, effort))
-            write(" ".join(f"{getattr(rows[-1], column)!s:>13}" for column in columns) + "\n")
-            sys.stdout.flush()
-    if arguments.output:
-        cost_name = arguments.device or ("cpu" if arguments.cpu else "two lanes")
-        record = {"cost": cost_name, "noise": NOISE, "rows": [asdict(row) for row in rows]}
-        keep_results(arguments.output, record)
+            print(*(f"{getattr(rows[-1], column)!s:>13}" for column in columns), flush=True)
+    cost_name = arguments.device or ("cpu" if arguments.cpu else "two lanes")
+    write_results(arguments, {"cost": cost_name, "noise": NOISE, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

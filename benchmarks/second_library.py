@@ -10,38 +10,30 @@ with the two libraries in 32-bit floats, and how far off it is from onnxruntime.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 from cpu_models import cpu_model
-from testbed import compared, print_table, speedup_text, write_results
+from testbed import Openers, in_turn, latency_cells, print_table, read_options, write_results
 
-from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
-from iosched.jobs.run import open_executor
-from iosched.models.model import Model
+from iosched import Model, open_executor
+from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.cpu.open import CPU_OPENERS
-from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
+from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import random_inputs
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measures each model and prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--budget", type=float, default=40.0)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--precision", choices=("bf16", "fp16"))
-    parser.add_argument("-o", "--output", type=Path)
-    options = parser.parse_args(words)
+    precision = {"choices": ("bf16", "fp16")}
+    takes = {"models": {"nargs": "+"}}
+    options = read_options(__file__, words, takes, budget=40.0, rounds=21, precision=precision, output=Path)
     found, rows = {}, []
     for text in options.models:
         model = cpu_model(text)
@@ -51,63 +43,50 @@ def main(words: Sequence[str]) -> None:
             else in_precision(model, options.precision, options.rounds)
         )
         samples_us = entry["samples_us"]
-        against = compared(samples_us, "onnxruntime")
-        cells = [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
+        cells = latency_cells(samples_us, "onnxruntime")
         rows.append([model.name, *cells, *(str(entry[key]) for key in entry if key in _SHOWN)])
-        write_results(options, Path(__file__).stem, words, {"models": found}, rivals=["openvino"])
+        write_results(options, {"models": found}, rivals=["openvino"])
     print_table(["model", *(f"{name}, ms" for name in samples_us), *(key for key in entry if key in _SHOWN)], rows)
 
 
 _SHOWN = ("ships without", "ships with", "max_rel")
 
 
-def measured(model: Model, budget_s: float, rounds: int) -> dict[str, object]:
+def measured(model: Model, budget_s: float, rounds: int) -> dict[str, Any]:
     """Optimizes `model`, and measures in turn what ships and what it has to beat."""
     with tempfile.TemporaryDirectory() as folder:
         result = optimize(model, OptimizeSettings(device="cpu", budget_s=budget_s, profile_db=Path(folder) / "p.db"))
     inputs, threads = random_inputs(model.graph.inputs), cpu_count()
-    without = _without(result)
+    without = str(result.document.runtime.get("without_openvino", result.shipped))
     documents = {"without": replace(result.document, shipped=without), "with": result.document}
     openers = {
         **{name: partial(CPU_OPENERS[name], model, threads, inputs) for name in ("onnxruntime", "openvino")},
-        **{
-            name: partial(lambda each: open_executor(model, each).ready(inputs), each)
-            for name, each in documents.items()
-        },
+        **{name: lambda each=each: open_executor(model, each).ready(inputs) for name, each in documents.items()},
     }
     return {
         "ships without": without,
         "ships with": result.shipped,
         "reason": result.reason,
         "latency_us": dict(result.document.latency_us),
-        "samples_us": _in_turn({name: opened() for name, opened in openers.items()}, rounds),
+        "samples_us": samples_of(openers, rounds),
     }
 
 
-def in_precision(model: Model, precision: str, rounds: int) -> dict[str, object]:
+def in_precision(model: Model, precision: str, rounds: int) -> dict[str, Any]:
     """Measures OpenVINO in that precision in turn with the libraries in 32-bit floats."""
     inputs, threads = random_inputs(model.graph.inputs), cpu_count()
     reduced = OpenvinoBaseline(model, threads, precision)
-    candidates = {name: CPU_OPENERS[name](model, threads, inputs) for name in ("onnxruntime", "openvino")}
+    openers = {name: partial(CPU_OPENERS[name], model, threads, inputs) for name in ("onnxruntime", "openvino")}
     return {
         "max_abs": reduced.agreement.max_abs,
         "max_rel": reduced.agreement.max_rel,
-        "samples_us": _in_turn({**candidates, precision: reduced.ready(inputs)}, rounds),
+        "samples_us": samples_of({**openers, precision: partial(reduced.ready, inputs)}, rounds),
     }
 
 
-def _in_turn(candidates: Mapping[str, Candidate], rounds: int) -> dict[str, list[float]]:
-    try:
-        return {
-            name: list(each.samples_us) for name, each in measure_interleaved(candidates, Budget(rounds, 60.0)).items()
-        }
-    finally:
-        close_all(candidates.values())
-
-
-def _without(result: OptimizeResult) -> str:
-    return str(result.document.runtime.get("without_openvino", result.shipped))
+def samples_of(openers: Openers, rounds: int) -> dict[str, list[float]]:
+    return {name: list(each.samples_us) for name, each in in_turn(openers, Budget(rounds, 60.0)).items()}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -7,6 +7,10 @@ threads. Lines are measured in turn, so many seconds in each round; every single
 a control group with a quota of less than two cores, some processes are put into that:
 
     mkdir /sys/fs/cgroup/cpu/served; echo 150000 > /sys/fs/cgroup/cpu/served/cpu.cfs_quota_us     # version 1, as root
+
+Options:
+    --group: a control group with a quota
+    --serve: be one of the processes
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import print_table, read_options, write_results, zoo_model
 
 from iosched.profiler.measuring.statistics import quantile, quantile_interval
 from iosched.runtime.cpu.backend import CpuBackend
@@ -57,25 +61,19 @@ IN_GROUP = (
 
 
 def main() -> None:
-    parser = option_parser(__doc__, networks="squeezenet", device="cpu")
-    parser.add_argument("--group", type=Path, metavar="FOLDER", help="a control group with a quota")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--serve", nargs=2, metavar=("THREADS", "PINNED"), help="be one of the processes")
-    options = parser.parse_args()
+    options = read_options(
+        __file__, networks="squeezenet", group=Path, rounds=8, seconds=1.5, serve={"nargs": 2}, output=Path
+    )
     if options.serve is not None:
         serve(options.networks, int(options.serve[0]), options.serve[1] == "pinned")
         return
     lines = (*ALONE, *(IN_GROUP if options.group else ()))
     found = measured(options.networks, lines, options.group, options.rounds, options.seconds)
     taken_s = options.rounds * options.seconds
-    print_table(
-        ("", "p50", "p90", "p99 (95 % interval)", "runs a second"), [row(line, found, taken_s) for line in lines]
-    )
-    words = ["--rounds", str(options.rounds), "--seconds", f"{options.seconds:g}"]
+    headers = ("", "p50", "p90", "p99 (95 % interval)", "runs a second")
+    print_table(headers, [row(line, found, taken_s) for line in lines])
     quota = {"quota_us": quota_text(options.group)} if options.group else {}
-    words = [*(["--group", "FOLDER"] if options.group else []), *words]
-    write_results(options, Path(__file__).stem, words, {"network": options.networks, **quota, "runs_us": found})
+    write_results(options, {"network": options.networks, **quota, "runs_us": found})
 
 
 def measured(
@@ -89,7 +87,7 @@ def measured(
             for line in lines:
                 time.sleep(0.2)
                 for server in servers[line]:
-                    tell(server, f"{seconds}\n")
+                    print(seconds, file=server.stdin, flush=True)
                 runs_us = [run for server in servers[line] for run in json.loads(heard(server))]
                 found[line.name] += runs_us if number >= 0 else []
     return found
@@ -98,26 +96,14 @@ def measured(
 def started(stack: ExitStack, network: str, line: Line, group: Path | None) -> subprocess.Popen[str]:
     """Starts a process that is ready to run."""
     words = ["--networks", network, "--serve", str(line.threads), "pinned" if line.is_pinned else "unpinned"]
-    server = stack.enter_context(
-        subprocess.Popen(
-            [sys.executable, __file__, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, SHARE_VARIABLE: "1"},
-        )
-    )
+    pipe, environment = subprocess.PIPE, {**os.environ, SHARE_VARIABLE: "1"}
+    command = [sys.executable, __file__, *words]
+    server = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment))
     stack.callback(server.kill)
     if line.in_group and group is not None:
         (group / "cgroup.procs").write_text(f"{server.pid}\n")
     assert heard(server) == "ready\n"
     return server
-
-
-def tell(server: subprocess.Popen[str], text: str) -> None:
-    assert server.stdin is not None
-    server.stdin.write(text)
-    server.stdin.flush()
 
 
 def heard(server: subprocess.Popen[str]) -> str:
@@ -132,14 +118,12 @@ def serve(network: str, threads: int, is_pinned: bool) -> None:
         backend.cpus.is_pinned = is_pinned and threads > 1
         compiled, inputs = backend.compile(sequential(backend.graph)), random_inputs(model.graph.inputs)
         compiled.time(inputs, 3)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        print("ready", flush=True)
         for text in sys.stdin:
             end, runs_us = time.monotonic() + float(text), []
             while time.monotonic() < end:
                 runs_us += compiled.time(inputs, 1)
-            sys.stdout.write(json.dumps([round(us) for us in runs_us]) + "\n")
-            sys.stdout.flush()
+            print(json.dumps([round(us) for us in runs_us]), flush=True)
 
 
 def row(line: Line, found: dict[str, list[int]], taken_s: float) -> tuple[str, ...]:

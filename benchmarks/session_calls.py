@@ -9,16 +9,17 @@ is one Relu of 8 numbers, optimized as `iosched` would ship it, so all that is m
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from testbed import keep_results
+from cpu_models import model_of
+from onnx import helper
+from testbed import RESULTS, read_options, write_results
 
 import iosched
 from iosched.profiler.measuring.interleave import interleave
@@ -32,10 +33,7 @@ CALLS = 500
 
 
 def main() -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/session_calls.json"))
-    parser.add_argument("--rounds", type=int, default=60)
-    options = parser.parse_args()
+    options = read_options(__file__, output=RESULTS / "session_calls.json", rounds=60)
     x = np.ones((1, 8), np.float32)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
@@ -43,13 +41,10 @@ def main() -> None:
         path = Path(folder, "relu.iosched.onnx")
         write(path)
         sessions = {"iosched": iosched.InferenceSession, "onnxruntime": onnxruntime.InferenceSession}
-        calls = {name: caller(kind(path, settings), x) for name, kind in sessions.items()}
+        calls = {name: caller(kind(path, settings), {"x": x}, CALLS) for name, kind in sessions.items()}
         found = interleave(calls, options.rounds)
-    result = {
-        "calls_a_round": CALLS,
-        "samples_us": {name: each.samples_us for name, each in found.items()},
-    }
-    keep_results(options.output, result, seeds={})
+    samples_us = {name: each.samples_us for name, each in found.items()}
+    write_results(options, {"calls_a_round": CALLS, "samples_us": samples_us}, seeds={})
     for name, each in found.items():
         print(f"{name:12} {each.median_us:6.1f} us a call ({each.low_us:.1f} to {each.high_us:.1f})")
 
@@ -57,25 +52,20 @@ def main() -> None:
 def write(path: Path) -> None:
     """One Relu, with the schedule that `optimize` would have found: there is only one."""
     node = helper.make_node("Relu", ["x"], ["y"])
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
-    graph = helper.make_graph([node], "relu", value[:1], value[1:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    model = iosched.load_model(proto.SerializeToString())
-    device = {"kind": "cpu", "name": cpu_name()}
-    document = iosched.ScheduleDocument(
-        *(model.name, model.digest, model.bindings, "float32", device), sequential(model.graph)
-    )
+    model = iosched.load_model(model_of([node], ["x"], ["y"], (1, 8)))
+    about = (model.name, model.digest, model.bindings, "float32", {"kind": "cpu", "name": cpu_name()})
+    document = iosched.ScheduleDocument(*about, sequential(model.graph))
     onnx.save(iosched.annotated(model, document), path)
 
 
-def caller(session: onnxruntime.InferenceSession | iosched.InferenceSession, x: np.ndarray) -> Callable[[], float]:
-    """A function that calls the session a number of times, and returns the microseconds of the median call."""
+def caller(session: Any, inputs: Mapping[str, np.ndarray], count: int) -> Callable[[], float]:
+    """A function that calls the session so many times, and returns the microseconds of the median call."""
 
     def call() -> float:
         times_us = []
-        for _ in range(CALLS):
+        for _ in range(count):
             began = time.perf_counter_ns()
-            session.run(None, {"x": x})
+            session.run(None, inputs)
             times_us.append((time.perf_counter_ns() - began) / 1e3)
         return median(times_us)
 

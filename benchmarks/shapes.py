@@ -4,6 +4,10 @@
 
 Operators are of five kinds on the made-up two-lane machine of `search.py`, with at most as many measurements as on the
 CPU; each shape is searched in a process of its own. Nothing is measured but seconds and memory.
+
+Options:
+    --one: search this one here and print it as JSON
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
@@ -14,18 +18,16 @@ import resource
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from search import TwoLanes
-from testbed import print_table, write_results
+from search import TwoLanes, total_us
+from testbed import print_table, read_options, write_results
 
-from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.search import search
 
 KINDS = 5
 SEED = 0
@@ -33,18 +35,15 @@ _FLOPS = 2_000_000  # of an operator of the cheapest kind
 _HEADERS = ("graph", "operators", "seconds", "peak MiB", "measured", "blocks", "against greedy", "against sequential")
 
 
-def main(words: Sequence[str]) -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), metavar="SHAPE")
-    parser.add_argument("--one", choices=list(SHAPES), help="search this one here and print it as JSON")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    shapes = {"nargs": "*", "default": list(SHAPES), "choices": list(SHAPES)}
+    options = read_options(__file__, words, shapes=shapes, one={"choices": list(SHAPES)}, output=Path)
     if options.one is not None:
         print(json.dumps(searched(options.one)))
         return
     found = [_in_a_process(name) for name in options.shapes]
     print_table(_HEADERS, [_cells(each) for each in found])
-    write_results(options, Path(__file__).stem, words, {"shapes": found}, seeds={"graphs": SEED})
+    write_results(options, {"shapes": found}, seeds={"graphs": SEED})
 
 
 def searched(name: str) -> dict[str, object]:
@@ -61,9 +60,9 @@ def searched(name: str) -> dict[str, object]:
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "measured": result.measured,
         "blocks": len(result.schedule.blocks),
-        "found_us": round(cost.total_us(result.schedule), 1),
-        "greedy_us": round(cost.total_us(greedy(graph)), 1),
-        "sequential_us": round(cost.total_us(sequential(graph)), 1),
+        "found_us": round(total_us(cost, result.schedule), 1),
+        "greedy_us": round(total_us(cost, greedy(graph)), 1),
+        "sequential_us": round(total_us(cost, sequential(graph)), 1),
     }
 
 
@@ -146,4 +145,4 @@ SHAPES: dict[str, Callable[[], ComputationGraph]] = {
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

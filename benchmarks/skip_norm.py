@@ -8,15 +8,12 @@ run on one thread, in turn, round by round; a sample is the median of the calls 
 
 from __future__ import annotations
 
-import time
-from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
-from statistics import median
-
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from testbed import RESULTS, keep_results
+from cpu_models import model_of
+from onnx import helper
+from session_calls import caller
+from testbed import RESULTS, keep_results, ratio_text, read_options
 
 from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.runtime.session import load_onnxruntime
@@ -31,9 +28,7 @@ SEED = 0
 
 
 def main() -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40)
-    options = parser.parse_args()
+    options = read_options(__file__, rounds=40)
     cases = {"x".join(map(str, shape)): measure(shape, options.rounds) for shape in SHAPES}
     content = {"calls_a_round": CALLS, "samples_us": cases}
     keep_results(OUT, content, seeds={"inputs": SEED}, rivals=["onnxruntime"])
@@ -45,11 +40,9 @@ def measure(shape: tuple[int, ...], rounds: int) -> dict[str, list[float]]:
     sessions = {way: session(nodes, shape) for way, nodes in ways().items()}
     joined, apart = (sessions[way].run(None, inputs)[0] for way in (JOINED, APART))
     np.testing.assert_allclose(apart, joined, rtol=1e-4, atol=1e-4)
-    found = interleave({way: caller(each, inputs) for way, each in sessions.items()}, rounds)
-    gain = compare(found[JOINED], found[APART])
-    assert gain is not None
+    found = interleave({way: caller(each, inputs, CALLS) for way, each in sessions.items()}, rounds)
     medians = ", ".join(f"{way} {each.median_us:.0f} us" for way, each in found.items())
-    print(f"{shape}: {medians}: {gain.value:.2f} times as fast ({gain.low:.2f} to {gain.high:.2f})")
+    print(f"{shape}: {medians}: {ratio_text(compare(found[JOINED], found[APART]))} times as fast")
     return {way: list(each.samples_us) for way, each in found.items()}
 
 
@@ -67,30 +60,11 @@ def ways() -> dict[str, list[onnx.NodeProto]]:
 
 def session(nodes: list[onnx.NodeProto], shape: tuple[int, ...]) -> onnxruntime.InferenceSession:
     """A session of these nodes on one thread, without optimizations, which would make them one."""
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "skip")]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
     weights = [onnx.numpy_helper.from_array(np.ones(shape[-1:], np.float32), name) for name in ("scale", "bias")]
-    graph = helper.make_graph(nodes, "norm", given, [result], weights)
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
-
-
-def caller(kernels: onnxruntime.InferenceSession, inputs: Mapping[str, np.ndarray]) -> Callable[[], float]:
-    """A function that calls the session a number of times, and returns the microseconds of the median call."""
-
-    def call() -> float:
-        times_us = []
-        for _ in range(CALLS):
-            began = time.perf_counter_ns()
-            kernels.run(None, inputs)
-            times_us.append((time.perf_counter_ns() - began) / 1e3)
-        return median(times_us)
-
-    return call
+    return onnxruntime.InferenceSession(model_of(nodes, ["x", "skip"], ["y"], shape, weights), options)
 
 
 if __name__ == "__main__":

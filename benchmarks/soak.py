@@ -4,6 +4,9 @@
     python benchmarks/soak.py --kind onnx_read read sessions loaded             # what grows when models are loaded: ten
 
 A small network runs by its schedule on two lanes of the compiled executor. Memory is what the process has resident.
+
+Options:
+    --part: of all runs and loads
 """
 
 from __future__ import annotations
@@ -14,11 +17,9 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,16 +29,13 @@ import numpy as np
 import onnx
 from fuzz import versions
 from fuzz_corpus import iosched, model_of
-from testbed import keep_results
+from testbed import keep_results, known_results, read_options
 
-from iosched.jobs.run import open_executor
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import Model, ScheduleDocument, load_model, open_executor
 from iosched.runtime.executor import Executor
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import cpu_name
 from iosched.runtime.session import load_onnxruntime
-from iosched.scheduler.document import ScheduleDocument
 
 onnxruntime = load_onnxruntime()  # without its telemetry
 
@@ -155,32 +153,24 @@ def at_once(path: Path, number: int) -> dict[str, Any]:
                 found = executor.run(inputs[own])
                 wrong[own] += any(not np.array_equal(found[name], value) for name, value in expected[own].items())
 
-        workers = [threading.Thread(target=work, args=(own,)) for own in range(THREADS)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(work, range(THREADS)))
     return {"threads": THREADS, "runs_of_each": number, "wrong": sum(wrong)}
 
 
 KINDS: Mapping[str, tuple[Callable[[Path, int], dict[str, Any]], int]] = {
-    "runs": (runs, RUNS),
-    "at_once": (at_once, RUNS_OF_A_THREAD),
-    "loads": (loads, LOADS),
-}
+    "runs": (runs, RUNS), "at_once": (at_once, RUNS_OF_A_THREAD), "loads": (loads, LOADS),
+}  # fmt: skip
 GROWTH: Mapping[str, tuple[Callable[[Path, int], dict[str, Any]], int]] = {
     **{each.__name__: (each, 5_000) for each in (onnx_read, read, sessions, loaded)},
 }
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--kind", choices=(*KINDS, *GROWTH), nargs="+", default=list(KINDS))
-    parser.add_argument("--part", type=float, default=1.0, help="of all runs and loads")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
+    kinds = {"choices": (*KINDS, *GROWTH), "nargs": "+", "default": list(KINDS)}
+    asked = read_options(__file__, kind=kinds, part=1.0, results=RESULTS)
     path = asked.results.resolve()
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = known_results(path)
     content = {kind: known[kind] for kind in (*KINDS, *GROWTH) if kind in known}
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         os.chdir(folder)

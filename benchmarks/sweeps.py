@@ -12,15 +12,20 @@ stage that computes next to nothing, after as many bytes: what is not weights an
 Models are variants of spaces in the box by their number, as `exploring.py` draws them, networks of `predicted.py`
 (`small 3`), and the onnx package's `light_*`. Models that the file of results has are not measured again: call the
 script until it says that nothing is missing.
+
+Options:
+    --rounds: at most, of each model
+    --seconds: after which no further round of a model begins
+    --minutes: how long this call may take
+    --list: say what is missing, and measure nothing
+    --output: raw results as JSON
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,27 +33,22 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
-import onnx
+from attribution_cpu import median_text
+from cpu_models import cpu_model, model_of
 from exploring import drawn
-from onnx import TensorProto, helper
+from onnx import helper
 from predicted import small_network
-from testbed import print_table, write_results
+from testbed import known_results, open_on_cpu, print_table, read_options, write_results
 
-from iosched.models.load import load_model
-from iosched.models.model import Model
+from iosched import Model, Schedule, Stage, Strategy, load_model, search
 from iosched.models.spaces.space import PREFIX, find_space
 from iosched.profiler.devices.cpu.cache_flush import LEAST_FLUSHED, MOST_FLUSHED, flushed_nbytes
-from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, median_interval, quantile
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, quantile
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.processor import read_processor
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.search import search
 from iosched.scheduler.signature import Signatures
 
 MODELS = (
@@ -70,19 +70,14 @@ are like each) and what each round's `whole` and `sums` by quarters took in micr
 rounds, has all sums by stage."""
 
 
-def main(words: Sequence[str]) -> None:
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--rounds", type=int, default=31, help="at most, of each model")
-    parser.add_argument("--seconds", type=float, default=15.0, help="after which no further round of a model begins")
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
-    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    options = parser.parse_args(words)
+def main(words: Sequence[str] | None = None) -> None:
+    options = read_options(
+        __file__, words, models=MODELS, rounds=31, seconds=15.0, minutes=5.0, list=False, output=Path
+    )
     deadline = time.monotonic() + 60 * options.minutes
-    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    known = known_results(options.output)
     found: dict[str, Observed] = known.get("models", {})
-    left = [name for name in options.models.split(",") if name not in found]
+    left = [name for name in options.models if name not in found]
     if options.list:
         print("\n".join(left))
         return
@@ -91,8 +86,8 @@ def main(words: Sequence[str]) -> None:
         if deadline - time.monotonic() < LEAST_MODEL_S:
             print(f"time is up before {name}; call again to go on", file=sys.stderr)
             break
-        found[name] = observed(model_of(name), options.rounds, options.seconds)
-        write_results(options, Path(__file__).stem, words, {"models": found, "next to nothing": nothing})
+        found[name] = observed(named_model(name), options.rounds, options.seconds)
+        write_results(options, {"models": found, "next to nothing": nothing})
     else:
         print("nothing is missing", file=sys.stderr)
     print_table(*table(found))
@@ -104,20 +99,17 @@ def main(words: Sequence[str]) -> None:
 
 def next_to_nothing() -> dict[str, float]:
     """By what was swept before it, microseconds of a stage that negates 16 numbers."""
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "nothing", infos[:1], infos[1:])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with CpuBackend(load_model(proto.SerializeToString(), name="nothing")) as backend:
+    with CpuBackend(load_model(model_of([helper.make_node("Neg", ["x"], ["y"])], ["x"], ["y"], (1, 16)))) as backend:
         stage = backend.compile_stage(Stage(Strategy.CONCURRENT, ((backend.graph.operators[0].name,),)))
         assert stage is not None
         swept = [LEAST_FLUSHED << doubled for doubled in range((MOST_FLUSHED // LEAST_FLUSHED).bit_length())]
         return {str(nbytes): round(median(stage.time(105, flush_nbytes=nbytes)[5:]), 2) for nbytes in swept}
 
 
-def model_of(name: str) -> Model:
+def named_model(name: str) -> Model:
     """A model by the name that it has here."""
     if name.startswith("light_"):
-        return load_model(Path(onnx.__file__).parent / "backend/test/data/light" / f"{name}.onnx")
+        return cpu_model(name)
     family, number = name.split()
     if family == "small":
         return load_model(small_network(int(number)), name=name)
@@ -127,8 +119,7 @@ def model_of(name: str) -> Model:
 
 def observed(model: Model, rounds: int, seconds: float) -> Observed:
     """What the model's schedules and their stages take, round by round."""
-    with ProfileDatabase(None) as database:
-        there = CpuDevice().open(model, OpenSettings(), database)
+    with open_on_cpu(model) as there:
         schedules = {"sequential": sequential(there.graph)}
         schedules["found"] = search(there.graph, there.cost, effort=there.effort).schedule
         subjects = {name: subject(there, schedule) for name, schedule in schedules.items()}
@@ -139,7 +130,6 @@ def observed(model: Model, rounds: int, seconds: float) -> Observed:
         while len(turns) <= LEAST_SAMPLES or (len(turns) <= rounds and time.monotonic() < deadline):
             backwards = len(turns) % 2 == 1
             turns.append({name: each.turn(inputs, swept, backwards=backwards) for name, each in subjects.items()})
-        there.close()
     return {
         "weights_nbytes": weights_nbytes,
         "own_cache_nbytes": lanes * read_processor().own_cache_nbytes,
@@ -178,21 +168,14 @@ class Subject:
         return quantile(self.whole.time(inputs, 2 + IN_A_ROW)[2:], 0.5), found
 
     def summary(self, turns: Sequence[Turn]) -> Mapping[str, Any]:
-        counts = [count for _stage, count in self.stages]
-        return {
-            "stages": counts,
-            "rounds": [
-                {
-                    "whole": round(whole, 2),
-                    "sums": {str(key): round(float(np.dot(each, counts)), 2) for key, each in found.items()},
-                }
-                for whole, found in turns
-            ],
-            "stage_us": {
-                str(key): [round(median(column), 2) for column in zip(*(found[key] for _, found in turns), strict=True)]
-                for key in turns[0][1]
-            },
-        }
+        counts, rounds, stage_us = [count for _stage, count in self.stages], [], {}
+        for whole, found in turns:
+            sums = {str(key): round(float(np.dot(each, counts)), 2) for key, each in found.items()}
+            rounds.append({"whole": round(whole, 2), "sums": sums})
+        for key in turns[0][1]:
+            columns = zip(*(found[key] for _, found in turns), strict=True)
+            stage_us[str(key)] = [round(median(column), 2) for column in columns]
+        return {"stages": counts, "rounds": rounds, "stage_us": stage_us}
 
 
 def subject(there: OpenOnCpu, schedule: Schedule) -> Subject:
@@ -213,7 +196,7 @@ def table(found: Mapping[str, Observed]) -> tuple[tuple[str, ...], list[list[str
     for name, one in sorted(found.items(), key=lambda item: item[1]["weights_nbytes"]):
         for schedule, taken in one["schedules"].items():
             whole = median(turn["whole"] for turn in taken["rounds"])
-            of_whole = ratio_text([turn["sums"]["0"] / turn["whole"] for turn in taken["rounds"]])
+            of_whole = median_text([turn["sums"]["0"] / turn["whole"] for turn in taken["rounds"]], ".3f")
             columns = [shift_text(taken["rounds"], str(quarters)) for quarters in SHOWN]
             rows.append([name, f"{one['weights_nbytes'] / 1e6:.2f}", schedule, f"{whole:.0f}", of_whole, *columns])
     return headers, rows
@@ -223,7 +206,7 @@ def shift_text(rounds: Sequence[Mapping[str, Any]], quarters: str) -> str:
     """The sum of stages after this sweep over that after the bytes of the weights."""
     if quarters not in rounds[0]["sums"]:
         return ""
-    return ratio_text([turn["sums"][quarters] / turn["sums"]["0"] for turn in rounds])
+    return median_text([turn["sums"][quarters] / turn["sums"]["0"] for turn in rounds], ".3f")
 
 
 Rule = Callable[[int, int], float]
@@ -279,10 +262,5 @@ def percent(parts: Sequence[float]) -> str:
     return f"{mean(parts):.1%}" if parts else ""
 
 
-def ratio_text(ratios: Sequence[float]) -> str:
-    low, high = median_interval(ratios)
-    return f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,47 +1,51 @@
-"""What the ablations share: a network on a device, and the file that results go to."""
+"""What the scripts share: the command line, networks on devices, results with their provenance, tables and charts."""
 
 from __future__ import annotations
 
+import ast
 import json
 import platform
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NoReturn
 
+from iosched import Block, ComputationGraph, CostModel, Effort, Model, Schedule, Stage, load_model
 from iosched.jobs.matrix_cells import measured_stage_us, stage_latency_us
 from iosched.jobs.open_model import opened
 from iosched.jobs.provenance import provenance
 from iosched.models import zoo
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
+from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
 from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.devices.facts import package_version
+from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.interleaved_models import Budget, close_all
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
 from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
-from iosched.scheduler.cost import CostModel
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS: Mapping[str, int] = {"inputs": DEFAULT_SEED}
 YARDSTICK = "yardstick"
+Given = Mapping[str, Any]
+NOTHING: Given = {}
+OUTPUTS: Given = {"profile_db": Path, "output": Path, "plot": Path}
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
 
 
@@ -117,6 +121,23 @@ def open_bed(
         )
 
 
+RowsOf = Callable[[str, int, Bed], Iterable[Any]]
+Plot = Callable[[Path, str, Sequence[Any]], None]
+
+
+def ablate(options: Namespace, rows_of: RowsOf, plot: Plot, batch_sizes: Sequence[int] = (1,)) -> list[Any]:
+    """The rows of all networks that are asked for, kept and drawn; each is a dataclass."""
+    rows: list[Any] = []
+    for network, batch_size in product(options.networks, batch_sizes):
+        with open_bed(network, options.device, batch_size, options.profile_db) as bed:
+            title = cost_text(bed)
+            rows += rows_of(network, batch_size, bed)
+    write_results(options, {"device": title, "rows": list(map(asdict, rows))})
+    if options.plot is not None:
+        plot(options.plot, title, rows)
+    return rows
+
+
 def _warm(cost: CpuStageCost) -> CpuStageCost:
     """The same, but stages find all that they touch in the caches."""
     return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
@@ -124,16 +145,14 @@ def _warm(cost: CpuStageCost) -> CpuStageCost:
 
 def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], rounds: int) -> Turns:
     inputs = random_inputs(model.graph.inputs)
-    candidates: dict[str, Candidate] = {}
-    try:
-        candidates |= {str(index): here.ready(Way(schedule), inputs) for index, schedule in enumerate(schedules)}
-        yardstick = _yardstick(here)
-        found = here.in_turn({**candidates, **yardstick}, Budget(rounds, MAX_SECONDS))
-    finally:
-        close_all(candidates.values())
+    openers = {str(index): partial(here.ready, Way(schedule), inputs) for index, schedule in enumerate(schedules)}
+    yardstick = _yardstick(here)
+    found = in_turn(
+        openers, Budget(rounds, MAX_SECONDS), lambda all_of, budget: here.in_turn({**all_of, **yardstick}, budget)
+    )
     begun = here.cost.database.calibration(here.cost.device) if yardstick else None
     slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
-    return Turns([found[name] for name in candidates], slowness)
+    return Turns([found[name] for name in openers], slowness)
 
 
 def _yardstick(here: AttachedModel) -> dict[str, Candidate]:
@@ -148,24 +167,98 @@ def zoo_model(network: str, batch_size: int = 1) -> Model:
     return load_model(zoo.build(network).SerializeToString(), name=network, batch_size=batch_size)
 
 
-def option_parser(text: str | None, *, networks: str, device: str = "v100") -> ArgumentParser:
-    """The options that all ablations take; `text` is the script's own account of itself."""
-    parser = ArgumentParser(description=(text or "").splitlines()[0])
-    parser.add_argument("--networks", default=networks, help="comma-separated names from `iosched zoo list`")
-    parser.add_argument("--device", default=device, help="a GPU, by the analytic model; 'cpu' or 'cuda', measured")
-    parser.add_argument("--profile-db", type=Path, help="profile database of what is measured")
-    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
-    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw a chart (needs matplotlib)")
-    return parser
+def gpu_spec(name: str) -> GpuSpec:
+    """The specification of a GPU.
+
+    Raises:
+        SystemExit: there is no such GPU.
+    """
+    if (found := gpu_named(name)) is None:
+        raise SystemExit(f"no GPU named {name}")
+    return found
 
 
-def write_results(
-    options: Namespace, script: str, words: Sequence[str], content: Mapping[str, object], **more: Any
-) -> None:
+@contextmanager
+def open_on_cpu(model: Model) -> Iterator[OpenOnCpu]:
+    """The model on this CPU with an empty profile database."""
+    with ProfileDatabase(None) as database, closing(CpuDevice().open(model, OpenSettings(), database)) as there:
+        yield there
+
+
+Openers = Mapping[str, Callable[[], Candidate]]
+Measure = Callable[[Mapping[str, Candidate], Budget], Mapping[str, Measurement]]
+
+
+def in_turn(openers: Openers, budget: Budget, measure: Measure = measure_interleaved) -> dict[str, Measurement]:
+    """Opens candidates, measures them interleaved, and closes them."""
+    candidates: dict[str, Candidate] = {}
+    try:
+        candidates |= ((name, opener()) for name, opener in openers.items())
+        return dict(measure(candidates, budget))
+    finally:
+        close_all(candidates.values())
+
+
+def read_options(file: str, words: Sequence[str] | None = None, takes: Given = NOTHING, /, **options: Any) -> Namespace:
+    """The command line of a script, whose docstring is the help; `command` is kept with the results.
+
+    A value of `takes` (arguments) or `options` is the default and tells the type: a type alone has the default None,
+    False makes a flag, a list takes several words and a tuple several values separated by commas. A dict holds the
+    keywords of `ArgumentParser.add_argument`.
+
+    Args:
+        file: `__file__` of the script.
+        words: the words of the command line; those of this process by default.
+    """
+    text = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8")))
+    parser = ArgumentParser(description=text, formatter_class=RawDescriptionHelpFormatter)
+    for name, value in takes.items():
+        parser.add_argument(name, **_keywords(value))
+    for name, value in options.items():
+        parser.add_argument(*["-o"] * (name == "output"), f"--{name.replace('_', '-')}", **_keywords(value))
+    own = sys.argv[1:] if words is None else list(words)
+    return parser.parse_args(own, Namespace(command=["python", f"benchmarks/{Path(file).name}", *own]))
+
+
+def _keywords(value: Any) -> dict[str, Any]:
+    match value:
+        case dict():
+            return value
+        case False:
+            return {"action": "store_true"}
+        case tuple():
+            kind = type(value[0]) if value else str
+            return {"type": lambda text: [kind(each) for each in text.split(",")], "default": list(value)}
+        case list():
+            return {"nargs": "*", "type": type(value[0]) if value else str, "default": value}
+        case _ if callable(value):
+            return {"type": value}
+    return {"type": type(value), "default": value}
+
+
+def refuse(text: str) -> NoReturn:
+    """Ends a script whose command line is wrong, as argparse does."""
+    print(f"error: {text}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def known_results(path: Path | None) -> dict[str, Any]:
+    """What a results file has; nothing where there is none."""
+    found: dict[str, Any] = {} if path is None or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def results(name: str) -> dict[str, Any]:
+    """A committed results file by its name without suffix."""
+    return known_results(RESULTS / f"{name}.json")
+
+
+def write_results(options: Namespace, content: Mapping[str, object], **more: Any) -> None:
     """Raw results where `-o` says, as `keep_results` writes them; `more` are arguments of that."""
     if options.output is None:
         return
-    keep_results(options.output, content, command=("python", f"benchmarks/{script}.py", *words), **more)
+    keep_results(options.output, content, command=options.command, **more)
     print(f"raw results: {options.output}", file=sys.stderr)
 
 
@@ -206,7 +299,7 @@ def origin(
 
     All of it, with the seeds, the commit and the time, is under "provenance", as `--json` has it.
     """
-    words = _own_command() if command is None else list(command)
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]] if command is None else list(command)
     whole = provenance(seeds, words)
     names = ("iosched", "onnxruntime", "onnx", "numpy", *rivals)
     return {
@@ -220,10 +313,6 @@ def origin(
         "versions": {name: version for name in names if (version := package_version(name))},
         "provenance": asdict(whole),
     }
-
-
-def _own_command() -> list[str]:
-    return ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
 
 
 def _earlier(path: Path, here: Mapping[str, object]) -> list[object]:
@@ -256,14 +345,41 @@ def _lines(value: object) -> str:
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as Markdown."""
-    return "\n".join(
-        [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}", *(f"| {' | '.join(r)} |" for r in rows)]
-    )
+    lines = [f"| {' | '.join(cells)} |" for cells in (headers, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(headers)}", *lines[1:]])
+
+
+def markdown(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """The same with spaces around dashes, and cells of all types."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout as Markdown."""
     print(markdown_table(headers, rows), flush=True)
+
+
+def put_between(page: Path, text: str, mark: str = "measured", end: str = "/measured") -> None:
+    """Replaces what a page has between two marks."""
+    page.write_text(between(page.read_text(encoding="utf-8"), text, mark, end), encoding="utf-8")
+
+
+def between(page: str, text: str, mark: str, end: str) -> str:
+    before, rest = page.split(f"<!-- {mark} -->\n", 1)
+    return f"{before}<!-- {mark} -->\n{text}<!-- {end} -->{rest.split(f'<!-- {end} -->', 1)[1]}"
+
+
+def with_table(page: str, start: str, table: str) -> str:
+    """`page` with the table replaced whose first line begins with `start`.
+
+    Raises:
+        StopIteration: `page` has no such table.
+    """
+    lines = page.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith(start))
+    end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
+    return "\n".join([*lines[:first], *table.splitlines(), *lines[end:]]) + "\n"
 
 
 def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Interval]:
@@ -273,9 +389,19 @@ def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, 
     return {name: each for name, each in found.items() if each is not None}
 
 
-def ratio_text(found: Interval | None) -> str:
+def interval_text(value: float, low: float, high: float, form: str = ".2f") -> str:
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def range_text(values: Sequence[float], form: str) -> str:
+    """The median, and in parentheses the lowest and the highest where they differ."""
+    text = interval_text(median(values), min(values), max(values), form)
+    return text.split()[0] if f"{min(values):{form}}" == f"{max(values):{form}}" else text
+
+
+def ratio_text(found: Interval | None, form: str = ".2f") -> str:
     """A comparison in a table; nothing where there is none."""
-    return "" if found is None else f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return "" if found is None else interval_text(found.value, found.low, found.high, form)
 
 
 def speedup_text(found: Interval | None) -> str:
@@ -283,7 +409,31 @@ def speedup_text(found: Interval | None) -> str:
     return "" if found is None else f", {ratio_text(found)}"
 
 
+def latency_cells(samples_us: Mapping[str, Sequence[float]], base: str) -> list[str]:
+    """For each alternative its median in milliseconds, and how many times as fast as `base` it is."""
+    against = compared(samples_us, base)
+    return [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
+
+
 def cost_text(bed: Bed) -> str:
     """What stands in a chart's title."""
     how = "analytic model, not measured" if bed.cost_kind == "analytic" else "measured"
     return f"{bed.device} ({how})"
+
+
+@contextmanager
+def chart(path: Path, *counts: int, **settings: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes, which are written to an SVG or PNG file; the same data make the same file."""
+    import matplotlib
+
+    kind = path.suffix.removeprefix(".")
+    matplotlib.use({"png": "agg"}.get(kind, kind))
+    matplotlib.rcParams["svg.hashsalt"] = "iosched"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(*counts, **settings)
+    yield figure, axes
+    if "layout" not in settings:
+        figure.tight_layout()
+    settings = {"dpi": 110, "metadata": {"Software": None}} if kind == "png" else {"metadata": {"Date": None}}
+    figure.savefig(path, **settings)

@@ -9,29 +9,21 @@ shares of the batch, and OpenVINO in its throughput settings. Outputs are compar
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from testbed import keep_results
+from cpu_models import cpu_model
+from testbed import RESULTS, Openers, known_results, open_on_cpu, read_options, write_results
 
+from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices
-from iosched.models import zoo
-from iosched.models.errors import DeviceError
-from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import TeamWays
-from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.rate import measure_rates
-from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -39,32 +31,25 @@ from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.teams import Teams
 
-Openers = Mapping[str, Callable[[], Candidate]]
-
 
 def main() -> None:
     """Measures every model at every batch size, and writes what was found after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--batch-sizes", default="1,8,32")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each model and batch size, about")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results" / "throughput-cpu.json")
-    asked = parser.parse_args()
-    rows = json.loads(asked.output.read_text())["rows"] if asked.output.exists() else []
+    output, takes = RESULTS / "throughput-cpu.json", {"models": {"nargs": "+"}}
+    asked = read_options(__file__, None, takes, batch_sizes=(1, 8, 32), seconds=60.0, rounds=9, output=output)
+    rows = known_results(asked.output).get("rows", [])
     for text in asked.models:
-        for batch in map(int, asked.batch_sizes.split(",")):
+        for batch in asked.batch_sizes:
             found = measured(text, batch, Budget(asked.rounds, asked.seconds))
             rows = [*(row for row in rows if (row["model"], row["batch_size"]) != (found["model"], batch)), found]
-            keep_results(asked.output, {"rows": rows}, rivals=["openvino"], goes_on=True)
+            write_results(asked, {"rows": rows}, rivals=["openvino"], goes_on=True)
             print_row(found)
 
 
 def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
     """All ways for one model at one batch size: microseconds from run to run, and images a second."""
-    model = loaded(text, batch)
+    model = cpu_model(text, batch)
     inputs = random_inputs(model.graph.inputs)
-    with ProfileDatabase(None) as database, closing(CpuDevice().open(model, OpenSettings(), database)) as opened:
+    with open_on_cpu(model) as opened:
         candidates: dict[str, Candidate] = {}
         try:
             for name, opener in openers(model, opened.teams, opened.cost.lanes, inputs).items():
@@ -79,11 +64,8 @@ def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
     for name, each in found.items():
         ratio = compare_speed(found[best], each)
         interval = None if ratio is None else [ratio.value, ratio.low, ratio.high]
-        rows[name] = {
-            "images_per_s": 1e6 * batch / each.median_us,
-            "against_best_rival": interval,
-            "samples_us": each.samples_us,
-        }
+        rows[name] = {"images_per_s": 1e6 * batch / each.median_us, "against_best_rival": interval}
+        rows[name] |= {"samples_us": each.samples_us}
     return {"model": model.name, "batch_size": batch, "best_rival": best, "ways": rows}
 
 
@@ -116,13 +98,6 @@ def _checked(ways: TeamWays, schedule: Any, teams: Teams, inputs: Arrays, expect
     if not check.passed:
         raise SystemExit(f"{teams.text}: {check.reasons}")
     return candidate
-
-
-def loaded(text: str, batch: int) -> Model:
-    """The model, bound to the batch."""
-    name = text.removeprefix("zoo:")
-    source = zoo.build(name).SerializeToString() if text.startswith("zoo:") else Path(text)
-    return load_model(source, name=Path(name).stem, batch_size=batch)
 
 
 def print_row(row: Mapping[str, Any]) -> None:

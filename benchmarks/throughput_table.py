@@ -5,49 +5,37 @@
 For each model and batch size: the best of our ways to divide the cores, the best of onnxruntime's and OpenVINO's, in
 images a second by the median sample. A ratio divides two medians; its 95 % interval is that of
 `interleave.compare`. The best of several ways that are equally good is the luckiest one; so is the rival's.
+
+Options:
+    --write: put the table into reports/throughput.md
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from cpu_table import NAMES, Table, ratio, ratio_text
-from testbed import RESULTS, markdown_table, print_table
+from testbed import RESULTS, known_results, markdown_table, print_table, read_options, with_table
 
 PAGE = Path(__file__).parent / "reports" / "throughput.md"
 HEADERS = ["network", "batch", "onnxruntime", "OpenVINO", "ours", "way", "ours over the better of both"]
+START = "| network | batch |"
 FAMILIES = ("onnxruntime", "openvino", "iosched")
 
 Way = Mapping[str, Any]
 
 
-def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("results", type=Path, nargs="?", default=RESULTS / "throughput-cpu.json")
-    parser.add_argument("--write", action="store_true", help="put the table into reports/throughput.md")
-    options = parser.parse_args(words)
-    found = table(json.loads(options.results.read_text(encoding="utf-8"))["rows"])
+def main(words: Sequence[str] | None = None) -> None:
+    takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "throughput-cpu.json"}}
+    options = read_options(__file__, words, takes, write=False)
+    found = table(known_results(options.results)["rows"])
     print_table(*found)
     if options.write:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
-
-
-def with_table(text: str, new: Table) -> str:
-    """`text` with the table that has our first columns replaced.
-
-    Raises:
-        StopIteration: `text` has no such table.
-    """
-    lines = text.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith("| network | batch |"))
-    end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
-    return "\n".join([*lines[:first], *markdown_table(*new).splitlines(), *lines[end:]]) + "\n"
+        text = with_table(PAGE.read_text(encoding="utf-8"), START, markdown_table(*found))
+        PAGE.write_text(text, encoding="utf-8")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -85,4 +73,4 @@ def _images(ways: Mapping[str, Way], name: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer import Peer
+from gpu_prepare import Peer
 from torch import nn
 from torch.nn import functional
 
-from iosched.models.errors import DeviceError
-from iosched.models.model import Model
+from iosched import DeviceError, Model
 from iosched.models.node_attributes import values
 from iosched.profiler.baselines.torch_runs import WAYS, TorchRun, open_way
 from iosched.runtime.cuda.kernel import Precision

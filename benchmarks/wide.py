@@ -11,23 +11,19 @@ import random
 import time
 from pathlib import Path
 
-from testbed import option_parser, print_table, write_results
+from testbed import gpu_spec, print_table, read_options, write_results
 
-from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import CALIBRATION
-from iosched.profiler.devices.gpus import gpu_named
 from iosched.scheduler.baselines import greedy
-from iosched.scheduler.search import search
 
 THREADS, STEPS = 20, 10
 CHANNELS, SIZE = 64, 14
 
 
 def main() -> None:
-    parser = option_parser(__doc__, networks="")
-    parser.add_argument("--graphs", type=int, default=4)
-    options = parser.parse_args()
+    options = read_options(__file__, graphs=4, device="v100", output=Path)
     found = [scheduled(seed, options.device) for seed in range(options.graphs)]
     rows = [
         (str(each["seed"]), f"{each['seconds']:.1f}", f"{each['found_us']:,.0f}", f"{each['greedy_us']:,.0f}",
@@ -35,17 +31,13 @@ def main() -> None:
         for each in found
     ]  # fmt: skip
     print_table(("graph", "seconds", "found us", "greedy us", "greedy is slower by", "stages asked for"), rows)
-    write_results(
-        options, Path(__file__).stem, ["--graphs", str(options.graphs)], {"graphs": found}, seeds={"first graph": 0}
-    )
+    write_results(options, {"graphs": found}, seeds={"first graph": 0})
 
 
 def scheduled(seed: int, device: str) -> dict[str, float]:
     """One graph, its schedule, and the greedy one."""
-    gpu = gpu_named(device)
-    assert gpu is not None, f"{device} is no GPU that can be planned for"
     graph = threads(seed)
-    cost = AnalyticCost(graph, gpu, calibration=CALIBRATION)
+    cost = AnalyticCost(graph, gpu_spec(device), calibration=CALIBRATION)
     started = time.monotonic()
     result = search(graph, cost)
     return {

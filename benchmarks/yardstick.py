@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import print_table, read_options, write_results, zoo_model
 
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend
@@ -32,18 +32,12 @@ STAGES = {
 
 
 def main() -> None:
-    parser = option_parser(__doc__, networks="inception_v3", device="cpu")
-    parser.add_argument("--seconds", type=float, default=100.0)
-    options = parser.parse_args()
+    options = read_options(__file__, networks="inception_v3", seconds=100.0, output=Path)
     with CpuBackend(zoo_model(options.networks)) as backend:
         found = observe(backend, options.seconds)
-    rows = [
-        (name, *(f"{variation(values):.3f}" for values in (plain, corrected)))
-        for name, plain, corrected in summary(found)
-    ]
+    rows = [(name, *(f"{variation(values):.3f}" for values in both)) for name, *both in summary(found)]
     print_table(("stage", "variation", "corrected by the yardstick"), rows)
-    words = ["--seconds", f"{options.seconds:g}"]
-    write_results(options, Path(__file__).stem, words, {"device": cpu_name(), "samples_us": found})
+    write_results(options, {"device": cpu_name(), "samples_us": found})
 
 
 def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:
@@ -64,14 +58,12 @@ def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, lis
 
 def summary(found: dict[str, list[dict[str, list[float]]]]) -> list[tuple[str, list[float], list[float]]]:
     """For each stage its medians, as they are and over the yardstick's."""
-    return [
-        (
-            name,
-            [median(visit["stage"]) for visit in visits],
-            [median(visit["stage"]) / median(visit["yardstick"]) for visit in visits],
-        )
-        for name, visits in found.items()
-    ]
+    rows = []
+    for name, visits in found.items():
+        plain = [median(visit["stage"]) for visit in visits]
+        beside = [median(visit["yardstick"]) for visit in visits]
+        rows.append((name, plain, [us / slow for us, slow in zip(plain, beside, strict=True)]))
+    return rows
 
 
 def variation(values: list[float]) -> float:

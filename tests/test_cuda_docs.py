@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from gpu_plans import expected_outputs
 from host_cuda import needs_compiler
-from host_exchange import OnDevice, on_host
-from host_gpu import attach_host, time_by_size
-from lowering import loaded, proto_of
+from host_gpu import OnDevice, attach_host, on_host, time_by_size
 from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.jobs.annotate import annotated
 from iosched.jobs.optimize import optimize

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from answers import at_random, greatest, least
-from mutations import check
+from mutations import at_random, check, greatest, least
 
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE

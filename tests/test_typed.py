@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from optimized_files import optimized_file
+from shipped import optimized_file
 from small_models import branches
 
 import iosched

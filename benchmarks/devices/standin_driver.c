@@ -21,12 +21,6 @@ static char nothing[4096];
         *value = number; \
         return SUCCESS; \
     }
-#define GIVES_TEXT(name, text) \
-    int name(int status, const char **value) { \
-        (void)status; \
-        *value = text; \
-        return SUCCESS; \
-    }
 #define IS_DONE(name) \
     int name(void) { return SUCCESS; }
 #define NEEDS_A_GPU(name) \
@@ -44,8 +38,24 @@ GIVES(cuDriverGetVersion, VERSION)
 GIVES(cuKernelGetAttribute, 0)
 GIVES(cuOccupancyMaxPotentialClusterSize, MOST_BLOCKS_OF_A_CLUSTER)
 
-GIVES_TEXT(cuGetErrorName, "CUDA_ERROR_NO_DEVICE")
-GIVES_TEXT(cuGetErrorString, "there is no GPU, only a stand-in for its driver")
+int cuGetErrorName(int status, const char **value) {
+    switch (status) {
+    case 2: *value = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case NO_DEVICE: *value = "CUDA_ERROR_NO_DEVICE"; break;
+    case 500: *value = "CUDA_ERROR_NOT_FOUND"; break;
+    case 700: *value = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    case 701: *value = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"; break;
+    case 719: *value = "CUDA_ERROR_LAUNCH_FAILED"; break;
+    default: *value = "CUDA_ERROR_UNKNOWN";
+    }
+    return SUCCESS;
+}
+
+int cuGetErrorString(int status, const char **value) {
+    (void)status;
+    *value = "there is no GPU, only a stand-in for its driver";
+    return SUCCESS;
+}
 
 IS_DONE(cuFuncSetAttribute)
 IS_DONE(cuKernelSetAttribute)

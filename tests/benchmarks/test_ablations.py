@@ -12,6 +12,7 @@ from itertools import count, islice
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from by_definition import dags, graph_of, groups_of
 from host_cuda import needs_compiler
@@ -90,7 +91,7 @@ def test_order_accuracy_counts_pairs(script, measured, accuracy: float, correlat
     additive = script("ablation_additive")
     pairs = [additive.Pair(1, 10.0 + place, latency, ()) for place, latency in enumerate(measured)]
     assert additive.order_accuracy(pairs) == pytest.approx(accuracy)
-    assert additive.spearman(pairs) == pytest.approx(correlation)
+    assert additive.spearman(*map(np.array, additive._columns(pairs))) == pytest.approx(correlation)
 
 
 def bed_on(
@@ -278,7 +279,7 @@ def test_curtailing_sets_two_searches_side_by_side(
 
     monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    monkeypatch.setattr(curtailing, "measure_interleaved", told)
+    monkeypatch.setattr(curtailing, "in_turn", told)
     found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
     full, curtailed = found["searches"]
     assert (full["way"], full["rough"]) == ("in full", 0)

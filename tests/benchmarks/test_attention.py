@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from import_helpers import data, run
+from small_models import data, run
 
 
 @pytest.mark.parametrize("name", ["bert_mini", "decoder_mini"])

@@ -126,7 +126,7 @@ def test_models_side_by_side_share_the_device_on_paper(batching: ModuleType) -> 
     """They take a good deal less than one after another, and no less than the longer one alone."""
     both = loaded(batching, "mnasnet-32")
     cluster = composed(both)
-    alone_us = [batching.in_turn_us("p100", model) for model in both.values()]
+    alone_us = [batching.types_us("p100", model).total() for model in both.values()]
     assert max(alone_us) <= batching.packed(cluster, "p100")["latency_us"] < 0.9 * sum(alone_us)
 
 

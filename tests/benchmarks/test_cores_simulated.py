@@ -12,9 +12,9 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
 from scripted import fire
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend

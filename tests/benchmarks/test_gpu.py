@@ -17,7 +17,7 @@ from host_cuda import needs_compiler
 from iosched.models import zoo
 from iosched.scheduler.precision import PRECISIONS
 
-ON_HOST = Path(__file__).parents[1] / "support" / "host_gpu_case.py"
+ON_HOST = Path(__file__).with_name("host_gpu_case.py")
 
 
 @pytest.fixture

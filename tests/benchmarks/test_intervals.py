@@ -36,21 +36,21 @@ def test_the_package_has_the_spreads_that_were_found(script, record) -> None:
 
 
 def test_shared_and_own_spreads_are_told_apart(script) -> None:
-    kernels = script("intervals_kernels")
+    kernels = script("intervals")
     found = kernels.spread(made_up(kernels, [0.2, -0.2, 0.2, -0.2, 0.2]))
-    assert found.shared == pytest.approx(0.2 * kernels.STUDENT[5] / NORMAL, rel=0.02)
+    assert found.shared == pytest.approx(0.2 * script("intervals_networks").STUDENT[5] / NORMAL, rel=0.02)
     assert found.own == pytest.approx(0.1, rel=0.05)
 
 
 def test_the_fewer_series_there_are_the_wider_is_what_they_share(script) -> None:
-    kernels = script("intervals_kernels")
+    kernels = script("intervals")
     widths = [kernels.spread(made_up(kernels, [0.2] * n)).shared for n in (2, 3, 6)]
     assert widths == sorted(widths, reverse=True)
     assert kernels.widened(0.2, 6) > 0.2
 
 
 def test_coverage_is_what_lies_within(script) -> None:
-    kernels = script("intervals_kernels")
+    kernels = script("intervals")
     alike = made_up(kernels, [0.0] * 3)
     for found in kernels.series_covered(alike).values():
         assert found["single"] == pytest.approx(LEVEL, abs=0.02)

@@ -91,7 +91,7 @@ def test_the_four_convolutions_are_in_the_results(script, results) -> None:
 
 @pytest.mark.slow
 def test_the_last_block_is_in_the_results(script, results) -> None:
-    assert script("last_block").last_block() == results["last_block"], STALE
+    assert script("papers").last_block() == results["last_block"], STALE
 
 
 def test_independent_chains_reach_the_bound(script, results) -> None:
@@ -123,7 +123,7 @@ def test_a_result_carries_the_stages_that_were_published(script, results) -> Non
 
 
 def test_the_published_schedules_of_the_last_block_are_legal(script) -> None:
-    last_block = script("last_block")
+    last_block = script("papers")
     graph = zoo_model("inception_v3").graph
     before = [operator.name for operator in graph.operators if not operator.name.startswith(last_block.BLOCK)]
     alone = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in before if name != "output")
@@ -135,7 +135,7 @@ def test_the_published_schedules_of_the_last_block_are_legal(script) -> None:
 
 
 def test_a_merge_launches_one_kernel_and_reads_its_input_once(script) -> None:
-    traffic, graph = script("kernel_traffic").traffic, zoo_model("squeezenet").graph
+    traffic, graph = script("papers").traffic, zoo_model("squeezenet").graph
     names = ("fire2/expand3x3", "fire2/expand1x1")
     beside, merged = (
         traffic(graph, Schedule((Block(0, (Stage(strategy, tuple((name,) for name in names)),)),)))
@@ -153,7 +153,7 @@ def test_a_separable_convolution_reads_its_input_twice_and_once_what_is_between(
     net = Network("separable")
     made = net.finish(net.relu_sep_conv(net.input(8, 10), 16, 3, "y", stride=2))
     graph = load_model(made.SerializeToString()).graph
-    found = script("kernel_traffic").traffic(graph, Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("y",),)),)),)))
+    found = script("papers").traffic(graph, Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("y",),)),)),)))
     assert found.kernels == 3
     assert found.read_nbytes == 4 * (2 * 8 * 10 * 10 + 8 * 5 * 5)
     assert found.multiply_adds == 5 * 5 * 8 * (3 * 3 + 16)

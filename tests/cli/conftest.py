@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 import standin_driver
 from click.testing import CliRunner, Result
 from small_models import branches
-from terminals import assert_all_widths_show, recorded
+from terminals import WIDTHS, assert_nothing_is_lost, on_terminal
 
+from iosched.cli.common import tables
 from iosched.cli.main import cli
 from iosched.jobs.settings import OptimizeSettings
 
@@ -28,9 +31,29 @@ def _without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every table that a command prints in these tests is drawn on terminals of all widths, too, and loses nothing."""
-    found, show = recorded(monkeypatch)
-    yield
-    assert_all_widths_show(found, show)
+    found: list[tuple[str | None, partial[Any]]] = []
+    show = tables._show
+
+    def record(file: object, title: str | None, drawn_on: partial[Any]) -> None:
+        found.append((title, drawn_on))
+        show(file, title, drawn_on)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "_show", record)
+        yield
+    with pytest.MonkeyPatch.context() as patch:
+        for (title, drawn_on), width in product(found, WIDTHS):
+            text = on_terminal(lambda terminal: show(terminal, title, drawn_on), width, patch, "dumb")  # type: ignore[arg-type] # noqa: B023
+            assert_nothing_is_lost(text, [*cells_of(drawn_on), title or ""], width)
+
+
+def cells_of(drawn_on: partial[Any]) -> Iterator[str]:
+    """The cells of what `tables` draws: of pairs, or of headers and rows; nothing of a column that is empty."""
+    *headers, rows = drawn_on.args
+    for number, header in enumerate(*headers) if headers else ():
+        if any(row[number] for row in rows):
+            yield header
+    yield from (cell for row in rows for cell in row)
 
 
 @pytest.fixture

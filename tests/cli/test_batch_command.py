@@ -12,9 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import Result
-from import_helpers import model_of
-from members import chain, headed
 from onnx import helper
+from small_models import chain, headed, proto_of
 
 from iosched.cli.batch import parse_memory
 from iosched.jobs import batch as batch_job
@@ -196,7 +195,7 @@ def test_dynamic_shapes_are_bound_for_one_model_or_for_all(
 ) -> None:
     for name in "ab":
         nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
-        onnx.save(model_of(nodes, {"x": ["n", 8]}, ["y"]), workdir / f"{name}.onnx")
+        onnx.save(proto_of(nodes, {"x": ["n", 8]}, ["y"]), workdir / f"{name}.onnx")
     words = ("batch", "a.onnx", "b.onnx", *PAPER, "-o", "super.onnx", "-q")
     shapes = ("--input-shape", "a/x=2x8", "--input-shape", "b/x=3x8")
     assert invoke(*words, *shapes).exit_code == 0

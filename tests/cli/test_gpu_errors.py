@@ -11,7 +11,7 @@ from typing import Any
 import fake_cupy
 import pytest
 from host_cuda import needs_compiler
-from host_driver import HostDriver, HostMemory, chooser
+from host_driver import HostChoice, HostDriver, HostMemory
 
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.models.model import Model
@@ -99,7 +99,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[HostDriver], None]:
     class HostGpu(AttachedGpu):
         def backend(self, model: Model, precision: str, *_: object) -> CudaBackend:
             assert isinstance(self.driver, HostDriver)
-            return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
+            return CudaBackend(model, self.driver, HostChoice(self.driver), Precision(precision))
 
     def attach_to(driver: HostDriver) -> None:
         monkeypatch.setattr(cuda_device, "attach", lambda index: HostGpu(index, "Host", {"cudnn": "9"}, driver))

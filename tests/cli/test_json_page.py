@@ -15,9 +15,8 @@ import onnx
 import pytest
 from click.testing import Result
 from documented import Page, read_page
-from members import chain
 from scripted import LATENCIES_US, latencies_by_stage, script_models
-from small_models import branches
+from small_models import branches, chain
 from thread_cluster import ThreadTransport, cpu_places
 
 from iosched.cli.main import cli

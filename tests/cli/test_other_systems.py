@@ -16,7 +16,7 @@ import onnx
 import pytest
 from small_models import branches
 
-SCRIPT = Path(__file__).parents[1] / "support" / "other_system.py"
+SCRIPT = Path(__file__).with_name("other_system.py")
 NAMES = {"Darwin": "macOS", "Windows": "Windows"}
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import Result
-from failing_plans import FAULTS, fail_where, has, is_side_by_side
+from faulty_plans import FAULTS, fail_where, falsify, has, is_side_by_side
 from scripted import LATENCIES_US, fire_proto, script_models, script_stages
 from small_models import branches
-from wrong_kernels import falsify
 
 from iosched.scheduler.document import ScheduleDocument
 

@@ -3,30 +3,178 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tomllib
-from collections.abc import Iterator
+from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import yaml
 from _pytest.mark import ParameterSet
 from doc_blocks import PAGES, REASONS, ROOT, Block, blocks, with_counts
-from doc_folder import prepare, two_branches
-from doc_shell import Shell, shell
+from onnx import TensorProto, helper
+from small_models import proto_of, weight
 
+from iosched.models.zoo.network import Network
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a block did.
+
+    Attributes:
+        failed: the commands that could not be read, where nothing was carried out.
+    """
+
+    code: int
+    out: str
+    err: str
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs blocks of `sh` in a folder; `tools` has the programs that stand for `iosched` and `python`."""
+
+    tools: Path
+
+    def run(self, script: str, folder: Path) -> Done:
+        """Carries out a block as bash does that stops at the first command that fails."""
+        path = os.pathsep.join([str(self.tools), os.environ["PATH"]])
+        return self._bash(["-e", "-o", "pipefail", "-c", script], folder, {"PATH": path})
+
+    def read(self, script: str, folder: Path) -> Done:
+        """Has `iosched` and the scripts of `benchmarks/` read their options; carries out nothing, and no other one."""
+        failed = folder / "failed"
+        failed.unlink(missing_ok=True)
+        others = "command_not_found_handle() { :; }\n"
+        done = self._bash(["-c", others + script], folder, {"PATH": str(self.tools), "READ_ONLY": str(failed)})
+        return Done(done.code, done.out, done.err, failed.read_text() if failed.exists() else "")
+
+    def _bash(self, words: list[str], folder: Path, more: dict[str, str]) -> Done:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("IOSCHED_", "RAY_", "XDG_"))},
+            "HOME": str(folder / "home"),  # nobody's settings, and nobody's keys
+            SHARE_VARIABLE: "1",  # other tests have the cores too, and no command is to say so
+            "IOSCHED_PROFILE_DB": str(folder / "profile.sqlite"),
+            "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+            **more,
+        }
+        done = subprocess.run(
+            ["/bin/bash", *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
+def shell(folder: Path) -> Shell:
+    """A shell whose programs lie in `folder`."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("iosched", "python"):
+        (tools / name).write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(COMMANDS.parent)!r})\n"
+            "from doc_commands import main\nmain()\n"
+        )
+        (tools / name).chmod(0o755)
+    return Shell(tools)
+
+
+_SPACES = (ROOT / "docs" / "exploring.md").read_text().partition("## Spaces of networks\n")[2]
+
+# What a reader has done before, whatever the page: a model optimized, one of several, and results of yesterday.
+_BEFORE = """
+iosched -q optimize model.onnx
+iosched -q optimize retrained.onnx --schedule-from model.schedule.json
+iosched -q batch a.onnx b.onnx c.onnx -o super.onnx
+iosched -q bench model.iosched.onnx --with iosched --with onnxruntime --json > before.json
+iosched -q profile export h100.jsonl
+iosched -q explore base.onnx --space space.py --objective latency:v100,params -o pelee.explored
+cp before.json now.json; cp before.json baseline.json
+cp model.schedule.json old.schedule.json; cp model.schedule.json new.schedule.json
+for file in v100 measurements; do cp h100.jsonl $file.jsonl; done
+for name in four_convolutions inception_v3 squeezenet; do cp model.onnx $name.onnx; done
+for name in four_convolutions inception_v3 sequential; do cp model.iosched.onnx $name.iosched.onnx; done
+"""
+
+
+def prepare(folder: Path, shell: Shell) -> None:
+    """Writes all files into `folder`."""
+    for name in ("model", "retrained", "variant", "a", "b", "c"):
+        seed = 8 * ord(name[0])  # models have four weights, none of which is also another model's
+        onnx.save(two_branches(seed=seed), folder / f"{name}.onnx")
+    onnx.save(_of_words("input_ids", "attention_mask"), folder / "bert.onnx")
+    onnx.save(_of_words("ids", "mask"), folder / "encoder.onnx")
+    onnx.save(_base(), folder / "base.onnx")
+    np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
+    codes = re.findall(r"```python\n(.*?)```", _SPACES, re.DOTALL)
+    for name, code in zip(("space.py", "evolving.py"), codes, strict=True):
+        (folder / name).write_text(code)
+    (folder / "docs").mkdir()
+    shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    for name in ("NASNetMobile", "DenseNet201"):  # read by nobody
+        (folder / f"{name}.onnx").touch()
+    (folder / "candidates").mkdir()
+    for name in "ab":
+        shutil.copy(folder / f"{name}.onnx", folder / "candidates")
+    done = shell.run(_BEFORE, folder)
+    assert done.code == 0, done.err
+
+
+def two_branches(channels: int = 8, size: int = 14, seed: int = 0) -> onnx.ModelProto:
+    """Two branches of two convolutions each, and their Concat."""
+    weights = {f"w{name}": weight(channels, channels, 3, 3, seed=seed + ord(name)) for name in "abcd"}
+    nodes = [
+        helper.make_node("Conv", [read, f"w{name}"], [name], pads=[1] * 4) for read, name in ("xa", "ab", "xc", "cd")
+    ]
+    nodes.append(helper.make_node("Concat", ["b", "d"], ["y"], axis=1))
+    return proto_of(nodes, {"x": (1, channels, size, size)}, ["y"], weights)
+
+
+def _of_words(ids: str, mask: str) -> onnx.ModelProto:
+    """Words and a mask, of any length."""
+    nodes = [
+        helper.make_node("Gather", ["words", ids], ["read"]),
+        helper.make_node("Unsqueeze", [mask, "last"], ["kept_words"]),
+        helper.make_node("Mul", ["read", "kept_words"], ["kept"]),
+        helper.make_node("MatMul", ["kept", "weights"], ["y"]),
+    ]
+    known = {"words": weight(100, 16), "weights": weight(16, 16), "last": np.array([-1])}
+    sizes = ("batch", "length")
+    return proto_of(nodes, {ids: (TensorProto.INT64, sizes), mask: sizes}, ["y"], known)
+
+
+def _base() -> onnx.ModelProto:
+    """A block that the space of docs/exploring.md matches."""
+    net = Network("base")
+    x = net.conv(net.input(3, 8), 4, 1, "block/first")
+    x = net.conv(x, 4, 3, "block/middle", padding=1)
+    return net.finish(net.conv(x, 4, 1, "block/last"))
+
+
+COMMANDS = Path(__file__).with_name("doc_commands.py")
 SHELLS = ("sh", "console")
 END = "--- the end of a block ---"
 PLACEHOLDERS = {"OPERATOR": "b", "MODEL": "model"}  # what a reader puts there
 
 
 @pytest.fixture(scope="module")
-def bash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with shell(tmp_path_factory.mktemp("shell")) as found:
-        yield found
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    return shell(tmp_path_factory.mktemp("shell"))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -11,9 +14,19 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
-from example_scripts import EXAMPLES, environment, run_example
+from example_scripts import EXAMPLES, environment
 
 import iosched
+
+
+def run_example(path: Path, *words: object, folder: Path) -> str:
+    """What a script prints on stdout; it runs in this process, where what it imports may be imported already."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setenv("IOSCHED_PROFILE_DB", ":memory:")
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [str(path), *map(str, words)])
+        runpy.run_path(str(path), run_name="__main__")
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")

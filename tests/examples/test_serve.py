@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_scripts import EXAMPLES, environment
-from optimized_files import optimized_file
+from shipped import optimized_file
 from small_models import branches
 
 import iosched

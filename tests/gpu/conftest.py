@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from attached import gpu_or_skip
+from gpu_kernels import gpu_or_skip
 
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from attached import IS_DESK
+from gpu_kernels import IS_DESK
 from gpu_plans import expected_outputs, relative_error
-from separables import separable_operators, separables
+from small_models import separable_operators, separables
 
 from iosched.models import zoo
 from iosched.models.load import load_model

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attached import IS_DESK
-from conv_network import LINE, SOLID, conv_network
-from gpu_plans import merged_schedule, random_schedule, relative_error
+from gpu_kernels import IS_DESK
+from gpu_plans import merged_schedule, relative_error
+from lowering import random_schedule
 from scripted import fire
+from small_models import LINE, SOLID, conv_network
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.run import open_executor

@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alone import assert_as_alone
-from asked import Asked
-from import_helpers import data, model_of, weight
-from members import chain, chains, headed, loaded
+from batches import assert_as_alone
 from onnx import helper
-from scripted import script_stages
+from scripted import Asked, script_stages
+from small_models import chain, chains, data, headed, loaded, proto_of, weight
 
 from iosched.jobs import batch as batch_job
 from iosched.jobs.batch import CUT_SHORT, BatchSettings, batch
@@ -242,7 +240,7 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
     nodes = [helper.make_node("RandomNormalLike", ["x"], ["y"])]
-    random = loaded(model_of(nodes, {"x": [1, 4]}, ["y"], {}), "random")
+    random = loaded(proto_of(nodes, {"x": [1, 4]}, ["y"], {}), "random")
     found = batch({"random": random, "chain": chains(1)["a"]}, PAPER)
     assert [member.name for member in found.clusters[0].members] == ["random", "chain"]
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
-from import_helpers import model_of
-from members import chains, loaded
 from onnx import helper
 from scripted import script_stages
+from small_models import chains, loaded, proto_of
 
 from iosched.jobs.batch import BatchSettings, batch
 from iosched.jobs.batching.plan import divided
@@ -120,7 +119,7 @@ def test_estimates_grow_as_the_plan_of_the_whole_did(percent: int) -> None:
 
 
 def test_models_that_add_nothing_to_the_estimate_are_divided_too() -> None:
-    nothing = loaded(model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": [0]}, ["y"], {}), "nothing")
+    nothing = loaded(proto_of([helper.make_node("Relu", ["x"], ["y"])], {"x": [0]}, ["y"], {}), "nothing")
     models = {**chains(1), "nothing": nothing}
     assert estimated({"nothing": nothing}) == 0
     assert divided(models, BatchSettings(), estimated(models), 2 * estimated(models)) == (("a",), ("nothing",))

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from scripted import LATENCIES_US, latencies_by_stage, script_models
 from small_models import branches
-from thread_cluster import finish, soon
-from thread_pool import BRIEF, ThreadPool, thread_pool
+from thread_cluster import BRIEF, ThreadPool, finish, soon, thread_pool
 from toy_space import SPACE
 
 from iosched.jobs.explore import explore

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from lowering import loaded, proto_of, weight
 from onnx import helper
 from scripted import LATENCIES_US, fire, script_models, script_stages
+from small_models import loaded, proto_of, weight
 
 from iosched.jobs.known_stages import KnownStages, in_a_row, known_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize

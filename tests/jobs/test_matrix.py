@@ -11,10 +11,10 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import model_of
 from networks import zoo_model
 from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
+from small_models import proto_of
 
 from iosched.jobs import schedules
 from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
@@ -164,7 +164,7 @@ def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
         helper.make_node("Sigmoid", ["s"], ["g"]),
         helper.make_node("Mul", ["x", "g"], ["y"]),
     ]
-    quick_gelu = model_of(nodes, {"x": [4, 4]}, ["y"], {"k": np.float32([1.702])})
+    quick_gelu = proto_of(nodes, {"x": [4, 4]}, ["y"], {"k": np.float32([1.702])})
     model = load_model(quick_gelu.SerializeToString(), name="quick_gelu")
     result = matrix([(1, model)], MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db"))
     with CpuBackend(model, lanes=2) as backend:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from scripted import fire, latencies_by_stage
-from thread_pool import thread_pool
+from thread_cluster import thread_pool
 
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.models.errors import UsageError

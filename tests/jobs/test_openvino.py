@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
-from scripted import LATENCIES_US, fire, model_with, script_models, script_openvino, script_stages
+from scripted import LATENCIES_US, NEEDS_OPENVINO, fire, model_with, script_models, script_openvino, script_stages
 from shipped import document
 
 from iosched.jobs.annotate import annotated

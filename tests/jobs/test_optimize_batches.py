@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data
 from shipped import document
-from small_models import branches
+from small_models import branches, data
 
 import iosched
 from iosched.jobs.annotate import annotated_batches

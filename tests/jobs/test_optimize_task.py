@@ -8,8 +8,7 @@ from types import TracebackType
 
 import pytest
 from scripted import LATENCIES_US, fire, latencies_by_stage, script_models
-from thread_cluster import finish
-from thread_pool import ThreadPool, thread_pool
+from thread_cluster import ThreadPool, finish, thread_pool
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.optimize_task import optimize_on

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from scripted import LATENCIES_US, fire, latencies_by_stage, script_models
-from thread_cluster import soon
-from thread_pool import BRIEF, thread_pool
+from thread_cluster import BRIEF, soon, thread_pool
 
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
 from iosched.models.errors import DeviceLostError, InvalidModelError, UsageError

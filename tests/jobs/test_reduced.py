@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from needs_openvino import NEEDS_OPENVINO
-from scripted import fire, script_models, script_openvino
+from scripted import NEEDS_OPENVINO, fire, script_models, script_openvino
 from shipped import document
 
 from iosched.jobs.bench import bench

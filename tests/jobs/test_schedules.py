@@ -9,8 +9,8 @@ import onnx
 import pytest
 from host_cuda import needs_compiler
 from host_gpu import attach_host
-from import_helpers import data
 from scripted import fire, script_models, script_stages
+from small_models import data
 from variants import renamed, retrained
 
 from iosched.jobs.optimize import OptimizeSettings, optimize

@@ -7,8 +7,8 @@ from math import isfinite, isinf
 from pathlib import Path
 
 import pytest
-from asked import Asked
-from members import chains
+from scripted import Asked
+from small_models import chains
 
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.open_model import opened

@@ -16,11 +16,10 @@ from host_driver import HostDriver
 from host_gpu import HostGpu, attach_host, time_by_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
-from lowering import check_schedules, fused_chain, loaded, searched
-from random_models import models
+from lowering import check_schedules, searched
 from scripted import LATENCIES_US, fire, fire_proto, latencies_by_stage, script_models
-from thread_pool import thread_pool
+from small_models import data, fused_chain, loaded, models
+from thread_cluster import thread_pool
 from variants import renamed, retrained
 
 import iosched

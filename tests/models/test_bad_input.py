@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from import_helpers import FLOAT, data, model_of, weight
 from onnx import TensorProto, helper
+from small_models import FLOAT, data, proto_of, weight
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
@@ -23,7 +23,7 @@ CONV = [node("Conv", ["x", "w"], ["y"])]
 
 
 def relu(shape: list[int | str | None]) -> bytes:
-    return data(model_of(RELU, {"x": shape}, ["y"]))
+    return data(proto_of(RELU, {"x": shape}, ["y"]))
 
 
 def refused(source: Path | bytes, *words: str, error: type[Exception] = InvalidModelError, **bindings: object) -> None:
@@ -36,7 +36,7 @@ def refused(source: Path | bytes, *words: str, error: type[Exception] = InvalidM
 
 
 def test_files_that_are_no_model(tmp_path: Path):
-    good = data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(64, 3, 3, 3)}))
+    good = data(proto_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(64, 3, 3, 3)}))
     contents = {
         "empty": (b"", "empty"),
         "truncated": (good[: len(good) // 2], "truncated"),
@@ -55,7 +55,7 @@ def test_files_that_are_no_model(tmp_path: Path):
 @pytest.mark.parametrize("seed", range(20))
 def test_damaged_bytes_are_refused_or_loaded_but_never_crash(seed: int):
     random = np.random.default_rng(seed)
-    good = bytearray(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})))
+    good = bytearray(data(proto_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})))
     for _ in range(40):
         broken = bytearray(good)
         for position in random.integers(0, len(good), 3):
@@ -89,51 +89,51 @@ def test_a_file_without_permission(tmp_path: Path):
 
 def test_broken_graphs():
     cycle = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["a"], ["y"])]
-    refused(data(model_of(cycle, {"x": [3]}, ["y"])), "cycle", "'a'")
-    refused(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "nor a node output")
-    refused(data(model_of([*RELU, *RELU], {"x": [3]}, ["y"])), "'y'", "twice")
+    refused(data(proto_of(cycle, {"x": [3]}, ["y"])), "cycle", "'a'")
+    refused(data(proto_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "nor a node output")
+    refused(data(proto_of([*RELU, *RELU], {"x": [3]}, ["y"])), "'y'", "twice")
     over_a_weight = [node("Relu", ["x"], ["w"]), node("Relu", ["w"], ["y"])]
-    refused(data(model_of(over_a_weight, {"x": [3]}, ["y"], {"w": weight(3)})), "'w'", "twice")
-    refused(data(model_of(RELU, {"x": [3]}, ["y", "y"])), "'y'", "twice")
-    refused(data(model_of(RELU, {"x": [3]}, ["y", "lost"])), "'lost'", "no node")
-    refused(data(model_of([], {"x": [3]}, [])), "without nodes")
-    refused(data(model_of(RELU, {"x": [3]}, [])), "no output")
-    refused(data(model_of(RELU, {"x": [3]}, ["x"])), "nothing to run")
-    refused(data(model_of([node("Relu", ["x"], ["x"])], {"x": [3]}, ["x"])), "'x'")
+    refused(data(proto_of(over_a_weight, {"x": [3]}, ["y"], {"w": weight(3)})), "'w'", "twice")
+    refused(data(proto_of(RELU, {"x": [3]}, ["y", "y"])), "'y'", "twice")
+    refused(data(proto_of(RELU, {"x": [3]}, ["y", "lost"])), "'lost'", "no node")
+    refused(data(proto_of([], {"x": [3]}, [])), "without nodes")
+    refused(data(proto_of(RELU, {"x": [3]}, [])), "no output")
+    refused(data(proto_of(RELU, {"x": [3]}, ["x"])), "nothing to run")
+    refused(data(proto_of([node("Relu", ["x"], ["x"])], {"x": [3]}, ["x"])), "'x'")
 
 
 def test_unknown_operators():
     stranger = node("Magic", ["x"], ["y"], domain="org.strange")
-    refused(data(model_of([stranger], {"x": [3]}, ["y"], domains=["org.strange"])), "org.strange::Magic", "'y'")
-    refused(data(model_of([node("Magic", ["x"], ["y"])], {"x": [3]}, ["y"])), "Magic", "opset 17")
-    refused(data(model_of([node("Gelu", ["x"], ["y"])], {"x": [3]}, ["y"], opset=17)), "Gelu", "opset 17")
-    refused(data(model_of([node("Relu", ["x"], ["y"], slope=1)], {"x": [3]}, ["y"])), "slope")
-    refused(data(model_of([node("Conv", ["x"], ["y"])], {"x": [3]}, ["y"])), "Conv")
+    refused(data(proto_of([stranger], {"x": [3]}, ["y"], domains=["org.strange"])), "org.strange::Magic", "'y'")
+    refused(data(proto_of([node("Magic", ["x"], ["y"])], {"x": [3]}, ["y"])), "Magic", "opset 17")
+    refused(data(proto_of([node("Gelu", ["x"], ["y"])], {"x": [3]}, ["y"], opset=17)), "Gelu", "opset 17")
+    refused(data(proto_of([node("Relu", ["x"], ["y"], slope=1)], {"x": [3]}, ["y"])), "slope")
+    refused(data(proto_of([node("Conv", ["x"], ["y"])], {"x": [3]}, ["y"])), "Conv")
 
 
 def test_versions_that_no_runtime_reads():
     refused(
-        data(model_of(RELU, {"x": [3]}, ["y"], ir_version=MAX_IR_VERSION + 1)),
+        data(proto_of(RELU, {"x": [3]}, ["y"], ir_version=MAX_IR_VERSION + 1)),
         f"newest supported one is {MAX_IR_VERSION}",
     )
-    newer = data(model_of(RELU, {"x": [3]}, ["y"], opset=MAX_OPSET + 1))
+    newer = data(proto_of(RELU, {"x": [3]}, ["y"], opset=MAX_OPSET + 1))
     refused(
         newer, f"opset {MAX_OPSET + 1}", f"newest supported one is {MAX_OPSET}", f"convert_version(model, {MAX_OPSET})"
     )
-    refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=-(2**40))), "opset -1099511627776")
-    headless = model_of(RELU, {"x": [3]}, ["y"])
+    refused(data(proto_of(RELU, {"x": [3]}, ["y"], opset=-(2**40))), "opset -1099511627776")
+    headless = proto_of(RELU, {"x": [3]}, ["y"])
     del headless.opset_import[:]
     refused(data(headless), "no opset")
 
 
 def test_shapes_that_contradict_each_other():
-    refused(data(model_of([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, ["y"], {"w": weight(4, 5)})), "shapes")
+    refused(data(proto_of([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, ["y"], {"w": weight(4, 5)})), "shapes")
     bad = [node("Reshape", ["x", "s"], ["y"])]
-    refused(data(model_of(bad, {"x": [2, 3]}, ["y"], {"s": np.array([7])})), "Reshape", "'y'")
+    refused(data(proto_of(bad, {"x": [2, 3]}, ["y"], {"s": np.array([7])})), "Reshape", "'y'")
 
 
 def test_broken_weights():
-    model = model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
+    model = proto_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
     for change in ({"raw_data": b"1234"}, {"dims": [4, 3, 3, -3]}, {"data_type": 99}, {"data_type": TensorProto.INT64}):
         broken = onnx.ModelProto()
         broken.CopyFrom(model)
@@ -145,7 +145,7 @@ def test_broken_weights():
 
 
 def external(tmp_path: Path, **fields: str) -> Path:
-    model = model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
+    model = proto_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -178,13 +178,13 @@ def test_external_weights_stay_in_the_folder_and_are_complete(tmp_path: Path):
 def test_dynamic_dimensions_must_be_bound():
     refused(relu(["N", 3, None]), "x=Nx3x?", "--input-shape x=1x3x1", "--batch-size")
     refused(relu(["N", 3, "H"]), "x=2x3xH", batch_size=2)
-    refused(data(model_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
+    refused(data(proto_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
 
 
 def test_the_way_out_of_dynamic_dimensions_names_all_that_is_missing_and_nothing_else():
     def told(inputs: dict[str, list[int | str | None]], **bindings: object) -> str:
         nodes = [node("Relu", [name], [f"{name}_out"]) for name in inputs]
-        proto = model_of(nodes, inputs, [f"{name}_out" for name in inputs])
+        proto = proto_of(nodes, inputs, [f"{name}_out" for name in inputs])
         with pytest.raises(InvalidModelError) as caught:
             load_model(data(proto), **bindings)  # type: ignore[arg-type]
         return str(caught.value).splitlines()[-1]
@@ -212,9 +212,9 @@ def test_bindings_must_fit():
     wrong(["N", 3], "negative", input_shapes={"x": (-1, 3)})
     wrong(["N", 3], "not positive", batch_size=0)
     wrong(["N", 3], "not positive", batch_size=-2)
-    two = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": [2, 3], "b": [3, 4]}, ["y"]))
+    two = data(proto_of([node("MatMul", ["a", "b"], ["y"])], {"a": [2, 3], "b": [3, 4]}, ["y"]))
     refused(two, "2, 3", error=UsageError, batch_size=8)
-    adrift = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": ["N", 3], "b": ["M", 4]}, ["y"]))
+    adrift = data(proto_of([node("MatMul", ["a", "b"], ["y"])], {"a": ["N", 3], "b": ["M", 4]}, ["y"]))
     refused(
         adrift,
         "2, 3",
@@ -227,14 +227,14 @@ def test_bindings_must_fit():
 
 def test_a_node_that_fixes_the_batch_is_named():
     nodes = [node("Concat", ["x", "k"], ["c"], axis=1), node("Relu", ["c"], ["y"])]
-    proto = model_of(nodes, {"x": [1, 3]}, ["y"], {"k": weight(1, 3)})
+    proto = proto_of(nodes, {"x": [1, 3]}, ["y"], {"k": weight(1, 3)})
     refused(data(proto), "fixes the batch at 1", "Concat", batch_size=4)
 
 
 def test_a_function_that_calls_itself():
     body = [node("Loop", ["a"], ["b"], domain="local")]
     function = helper.make_function("local", "Loop", ["a"], ["b"], body, [helper.make_opsetid("local", 1)])
-    proto = model_of([node("Loop", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
+    proto = proto_of([node("Loop", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
     proto.functions.append(function)
     refused(data(proto))
 
@@ -245,7 +245,7 @@ def test_functions_that_stand_for_billions_of_nodes():
         names = ["a", *(f"t{number}" for number in range(9)), "b"]
         calls = [node(f"F{level - 1}", [read], [made], domain="local") for read, made in pairwise(names)]
         functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], calls, OPSETS))
-    proto = model_of([node("F9", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
+    proto = proto_of([node("F9", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
     proto.functions.extend(functions)
     assert len(data(proto)) < 4000
     refused(data(proto), "functions expand to 1,000,000,000 nodes")
@@ -255,7 +255,7 @@ def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
     constant = helper.make_node("Constant", [], ["k"], value_string=b"k" * 2**20)
     body = [constant, node("Neg", ["a"], ["b"])]
     calls = [node("Large", ["x"], [f"y{number}"], domain="local") for number in range(2**11)]
-    proto = model_of(calls, {"x": [3]}, ["y0"], domains=["local"])
+    proto = proto_of(calls, {"x": [3]}, ["y0"], domains=["local"])
     proto.functions.append(helper.make_function("local", "Large", ["a"], ["b"], body, OPSETS))
     refused(data(proto), "functions expand to 4,096 nodes and 2.1 GB")
 
@@ -270,7 +270,7 @@ def test_a_vector_that_doubles_forty_times_takes_no_memory(last: str, monkeypatc
 
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", without_values)
     nodes = [node("Concat", [f"c{n}", f"c{n}"], [f"c{n + 1}"], axis=0) for n in range(40)]
-    proto = model_of([*nodes, node(last, ["c40"], ["y"])], {"c0": [4]}, [])
+    proto = proto_of([*nodes, node(last, ["c40"], ["y"])], {"c0": [4]}, [])
     proto.graph.output.append(helper.make_empty_tensor_value_info("y"))
     assert load_model(data(proto)).graph.tensor["c40"].shape == (4 * 2**40,)
 
@@ -281,7 +281,7 @@ def test_an_input_of_more_dimensions_than_an_array_has():
 
 
 def test_a_graph_input_that_is_no_tensor_needs_no_shape():
-    proto = model_of([node("ConcatFromSequence", ["s"], ["y"], axis=0)], {}, ["y"])
+    proto = proto_of([node("ConcatFromSequence", ["s"], ["y"], axis=0)], {}, ["y"])
     proto.graph.input.append(helper.make_tensor_sequence_value_info("s", FLOAT, [2]))
     model = load_model(data(proto))
     assert model.graph.inputs[0].dtype == "seq(tensor(float32))"
@@ -289,5 +289,5 @@ def test_a_graph_input_that_is_no_tensor_needs_no_shape():
 
 
 def test_a_kernel_of_too_few_dimensions():
-    flat = model_of([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4)})
+    flat = proto_of([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4)})
     refused(data(flat), "shapes are inconsistent", "Conv")

@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given
-from import_helpers import model_of, weight
 from onnx import helper
-from random_models import models
+from small_models import models, proto_of, weight
 
 from iosched.models.batch_independence import batched_inputs, check_batch_independence, with_batch_size
 from iosched.models.errors import UsageError
@@ -23,7 +22,7 @@ IMAGE = [4, 6, 8, 8]
 
 def loaded(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray] | None = None, batch: int = 4) -> Model:
     return load_model(
-        model_of(nodes, {"x": IMAGE}, ["y"], weights or {}).SerializeToString(), name="m", batch_size=batch
+        proto_of(nodes, {"x": IMAGE}, ["y"], weights or {}).SerializeToString(), name="m", batch_size=batch
     )
 
 
@@ -120,20 +119,20 @@ def test_an_operator_that_mixes_images_is_refused_by_its_name(name: str) -> None
 
 def test_an_output_that_is_the_same_for_all_images_is_refused() -> None:
     nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["w"], ["z"])]
-    proto = model_of(nodes, {"x": IMAGE, "w": [3]}, ["y", "z"])
+    proto = proto_of(nodes, {"x": IMAGE, "w": [3]}, ["y", "z"])
     with pytest.raises(UsageError, match="output 'z'"):
         check_batch_independence(load_model(proto.SerializeToString(), name="m"), ["x"])
 
 
 def test_a_model_without_a_batch_is_refused() -> None:
-    proto = model_of([node("Relu", ["x"], ["y"])], {"x": [5]}, ["y"])
+    proto = proto_of([node("Relu", ["x"], ["y"])], {"x": [5]}, ["y"])
     model = load_model(proto.SerializeToString(), name="m")
     with pytest.raises(UsageError):
         with_batch_size(model, 2)
 
 
 def test_an_input_that_all_images_share_has_no_images() -> None:
-    proto = model_of([node("Mul", ["x", "scale"], ["y"])], {"x": IMAGE, "scale": []}, ["y"])
+    proto = proto_of([node("Mul", ["x", "scale"], ["y"])], {"x": IMAGE, "scale": []}, ["y"])
     model = load_model(proto.SerializeToString(), name="m")
     fewer = with_batch_size(model, 3)
     assert batched_inputs(model, fewer) == ("x",)
@@ -141,7 +140,7 @@ def test_an_input_that_all_images_share_has_no_images() -> None:
 
 
 def test_other_dynamic_dimensions_stay_bound() -> None:
-    proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["batch", 6, "rows", 8]}, ["y"])
+    proto = proto_of([node("Relu", ["x"], ["y"])], {"x": ["batch", 6, "rows", 8]}, ["y"])
     model = load_model(proto.SerializeToString(), name="m", input_shapes={"x": (4, 6, 7, 8)})
     assert with_batch_size(model, 2).bindings == {"x": (2, 6, 7, 8)}
 

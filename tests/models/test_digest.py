@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from import_helpers import data, model_of, weight, with_weights
 from onnx import helper, numpy_helper
+from small_models import data, proto_of, weight, with_weights
 
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
@@ -22,7 +22,7 @@ def net(
         node("Tanh", ["x"], ["t"]),
         node("Concat", ["r", "t"], [out], axis=1),
     ]
-    return model_of(nodes, {"x": [1, 3, 8, 8]}, [out], {kernel: weight(8, 3, 3, 3) if w is None else w})
+    return proto_of(nodes, {"x": [1, 3, 8, 8]}, [out], {kernel: weight(8, 3, 3, 3) if w is None else w})
 
 
 def digest(proto: onnx.ModelProto, **bindings: int) -> str:
@@ -47,7 +47,7 @@ def test_opsets_count_only_where_they_change_an_operator():
     assert digest(newer) == digest(net())
 
     def softmax(opset: int) -> str:
-        return digest(model_of([node("Softmax", ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, ["y"], opset=opset))
+        return digest(proto_of([node("Softmax", ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, ["y"], opset=opset))
 
     assert softmax(11) != softmax(13)
 
@@ -73,11 +73,11 @@ def test_a_filled_weight_hashes_like_its_bytes():
     shape = (3, 700, 701)
     fill = node("ConstantOfShape", ["dims"], ["w"], value=numpy_helper.from_array(np.array([0.5], np.float32)))
     add = node("Add", ["x", "w"], ["y"])
-    filled = load_model(data(model_of([fill, add], {"x": [1]}, ["y"], {"dims": np.array(shape)})))
-    stored = load_model(data(model_of([add], {"x": [1]}, ["y"], {"w": np.full(shape, 0.5, np.float32)})))
+    filled = load_model(data(proto_of([fill, add], {"x": [1]}, ["y"], {"dims": np.array(shape)})))
+    stored = load_model(data(proto_of([add], {"x": [1]}, ["y"], {"w": np.full(shape, 0.5, np.float32)})))
     assert not any(filled.weights["w"].strides)
     assert filled.digest == stored.digest
-    other = load_model(data(model_of([add], {"x": [1]}, ["y"], {"w": np.full(shape, 0.25, np.float32)})))
+    other = load_model(data(proto_of([add], {"x": [1]}, ["y"], {"w": np.full(shape, 0.25, np.float32)})))
     assert other.digest != stored.digest
 
 
@@ -97,7 +97,7 @@ def test_an_annotated_model_with_merged_convolutions_is_the_same_model():
         node("Concat", ["pr", "qr"], ["y"], axis=1),
     ]
     weights = {"a": weight(16, 3, 3, 3), "b": weight(40, 3, 1, 1)}
-    model = load_model(data(model_of(nodes, {"x": [1, 3, 9, 9]}, ["y"], weights)))
+    model = load_model(data(proto_of(nodes, {"x": [1, 3, 9, 9]}, ["y"], weights)))
     order = [operator.name for operator in model.graph.operators]
     annotated = annotate(model, order=order, notes={}, merges=[("pr", "qr")], schedule_json="{}", version="0")
     again = load_model(write_model(annotated, model.weights, None) or b"")

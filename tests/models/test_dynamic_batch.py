@@ -9,9 +9,8 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data, model_of, run, weight
 from onnx import helper
-from random_models import models
+from small_models import data, models, proto_of, run, weight
 
 from iosched.models import export
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
@@ -42,7 +41,7 @@ def product(shape: list[int | str], **more: list[int | str]) -> onnx.ModelProto:
     for number, name in enumerate(more):
         nodes += [node("Add", [f"y{number}", name], [f"y{number + 1}"])]
     inputs = {"x": shape, **more}
-    return model_of(nodes, inputs, [f"y{len(more)}"], {"w": weight(8, 8)})  # type: ignore[arg-type]
+    return proto_of(nodes, inputs, [f"y{len(more)}"], {"w": weight(8, 8)})  # type: ignore[arg-type]
 
 
 def test_the_batch_is_the_dynamic_first_dimension_and_keeps_its_name() -> None:
@@ -100,7 +99,7 @@ def test_a_fixed_batch_becomes_dynamic_with_the_shapes_that_fix_it() -> None:
         node("Reshape", ["c", "flat"], ["y"]),
     ]
     weights = {"w": weight(8, 8), "four": np.array([2, 2, 4]), "flat": np.array([2, -1])}
-    model = dynamic(model_of(nodes, {"x": [2, 8]}, ["y"], weights), 1, 3)
+    model = dynamic(proto_of(nodes, {"x": [2, 8]}, ["y"], weights), 1, 3)
     x = np.random.default_rng(0).standard_normal((3, 8), np.float32)
     (y,) = run(written(model), {"x": x}).values()
     assert y.shape == (3, 8)
@@ -111,7 +110,7 @@ def test_a_fixed_batch_becomes_dynamic_with_the_shapes_that_fix_it() -> None:
     ("proto", "shapes", "message"),
     [
         (product([1, 8], a=[2, 8]), {}, "different fixed batches"),
-        (model_of([node("Relu", ["x"], ["y"])], {"x": [8]}, ["y"], {}), {}, "no input has two dimensions"),
+        (proto_of([node("Relu", ["x"], ["y"])], {"x": [8]}, ["y"], {}), {}, "no input has two dimensions"),
         (product([4, "length", 8]), {"x": (4, 5, 8)}, "no input has a dynamic first dimension"),
     ],
     ids=["differ", "vectors", "not first"],
@@ -124,7 +123,7 @@ def test_a_model_without_a_batch_is_refused(proto: onnx.ModelProto, shapes: dict
 @pytest.mark.parametrize("first", ["n", 1], ids=["dynamic", "fixed"])
 def test_a_node_that_fixes_the_batch_is_named(first: int | str) -> None:
     nodes = [node("Concat", ["token", "x"], ["y"], axis=1)]
-    model = dynamic(model_of(nodes, {"x": [first, 2, 8]}, ["y"], {"token": weight(1, 1, 8)}))
+    model = dynamic(proto_of(nodes, {"x": [first, 2, 8]}, ["y"], {"token": weight(1, 1, 8)}))
     assert model.at(1).graph.operators
     with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Concat"):
         model.at(4)
@@ -132,7 +131,7 @@ def test_a_node_that_fixes_the_batch_is_named(first: int | str) -> None:
 
 def test_a_reshape_that_fixes_the_batch_of_a_dynamic_model_is_named() -> None:
     nodes = [node("Reshape", ["x", "shape"], ["y"])]
-    model = dynamic(model_of(nodes, {"x": ["n", 2, 4]}, ["y"], {"shape": np.array([1, 8])}))
+    model = dynamic(proto_of(nodes, {"x": ["n", 2, 4]}, ["y"], {"shape": np.array([1, 8])}))
     with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Reshape 'y'"):
         model.at(4)
 
@@ -144,7 +143,7 @@ def test_weights_are_in_memory_once_for_all_batch_sizes() -> None:
 
 def test_weights_too_large_for_one_file_are_external_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"])]
-    model = dynamic(model_of(nodes, {"x": ["n", 64]}, ["y"], {"w": weight(64, 64)}))
+    model = dynamic(proto_of(nodes, {"x": ["n", 64]}, ["y"], {"w": weight(64, 64)}))
     monkeypatch.setattr(export, "_INLINE_LIMIT_NBYTES", 10_000)
     proto = with_schedules(model, (1, 4), "{}", "0")
     with pytest.raises(UsageError, match="too much for one ONNX stream"):

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data, model_of, units, weight
 from onnx import helper
+from small_models import data, proto_of, units, weight
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
@@ -26,7 +26,7 @@ def graph_of(
 ) -> ComputationGraph:
     used = {name for item in nodes for name in item.input}
     weights = {name: array for name, array in WEIGHTS.items() if name in used}
-    return load_model(data(model_of(nodes, inputs, outputs, weights, **keywords))).graph  # type: ignore[arg-type]
+    return load_model(data(proto_of(nodes, inputs, outputs, weights, **keywords))).graph  # type: ignore[arg-type]
 
 
 def conv(source: str, to: str, kernel: str = "w3", **attributes: object) -> onnx.NodeProto:
@@ -62,7 +62,7 @@ def test_convolution_norm_residual_and_activation_are_one_operator():
 def test_a_constant_scale_and_shift_count_as_norm():
     scale = {"k": np.full((4, 1, 1), 2, np.float32)}
     nodes = [conv("x", "c"), op("Mul", "c", "k", "m"), op("Add", "m", "k", "a"), op("Relu", "a", "y")]
-    model = load_model(data(model_of(nodes, IMAGE, ["y"], {"w3": WEIGHTS["w3"], **scale})))
+    model = load_model(data(proto_of(nodes, IMAGE, ["y"], {"w3": WEIGHTS["w3"], **scale})))
     assert units(model) == [("Conv", 4)]
 
 
@@ -76,7 +76,7 @@ def test_an_activation_brings_its_parameters():
     (leaky,) = graph_of([conv("x", "c"), op("LeakyRelu", "c", "y", alpha=0.25)], ["y"]).operators
     assert leaky.attribute("activation.alpha") == 0.25
     bounds = {"low": np.array(0, np.float32), "high": np.array(6, np.float32), "w3": WEIGHTS["w3"]}
-    clip = model_of([conv("x", "c"), node("Clip", ["c", "low", "high"], ["y"])], IMAGE, ["y"], bounds)
+    clip = proto_of([conv("x", "c"), node("Clip", ["c", "low", "high"], ["y"])], IMAGE, ["y"], bounds)
     (operator,) = load_model(data(clip)).graph.operators
     assert operator.attribute("activation") == "Clip"
     assert operator.attribute("activation.input_2") == (6.0,)
@@ -173,11 +173,11 @@ def test_sums_with_several_readers_stay_and_swallow_the_sums_below():
 def test_products_take_bias_and_activation():
     weights = {"w": weight(3, 5), "b": weight(5)}
     nodes = [op("MatMul", "x", "w", "m"), op("Add", "m", "b", "a"), op("Relu", "a", "r"), op("Tanh", "r", "y")]
-    model = load_model(data(model_of(nodes, {"x": [2, 3]}, ["y"], weights)))
+    model = load_model(data(proto_of(nodes, {"x": [2, 3]}, ["y"], weights)))
     assert units(model) == [("MatMul", 3), ("Tanh", 1)]
     assert model.graph.operators[0].flops == 2 * 2 * 3 * 5 + 10 + 10
     gemm = [op("Gemm", "x", "w", "b", "g", alpha=0.5), op("Relu", "g", "y")]
-    model = load_model(data(model_of(gemm, {"x": [2, 3]}, ["y"], weights)))
+    model = load_model(data(proto_of(gemm, {"x": [2, 3]}, ["y"], weights)))
     assert units(model) == [("Gemm", 2)]
     assert model.graph.operators[0].attribute("alpha") == 0.5
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from lowering import loaded, proto_of, weight
 from onnx import TensorProto, helper, numpy_helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.shapes.inference import infer
@@ -93,7 +93,7 @@ def test_a_size_that_the_file_computes_from_a_pool() -> None:
         node("Add", ["r", "p"], ["y"]),
     ]
     proto = proto_of(nodes, {"x": ("batch", 4, 55, 55)}, ["y"])
-    assert loaded(proto, 2).graph.tensor["y"].shape == (2, 4, 28, 28)
+    assert loaded(proto, batch_size=2).graph.tensor["y"].shape == (2, 4, 28, 28)
 
 
 @pytest.mark.parametrize(("opset", "size", "factor"), [(10, 40, 3.3), (13, 40, 0.7), (18, 25, 2.6), (13, 9, 2.0)])

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from import_helpers import FLOAT, LIGHT, data, feeds_for, model_of, run, units, weight, with_weights
 from onnx import TensorProto, helper, numpy_helper
+from small_models import FLOAT, LIGHT, data, feeds_for, proto_of, run, units, weight, with_weights
 
 from iosched.models import zoo
 from iosched.models.load import load_model
@@ -37,7 +37,7 @@ def small_net(**keywords: object) -> onnx.ModelProto:
         node("Concat", ["p", "p"], ["y"], axis=1),
     ]
     weights = {"w": weight(16, 3, 3, 3), "b": weight(16)}
-    return model_of(nodes, {"x": [2, 3, 8, 8]}, ["y"], weights, **keywords)  # type: ignore[arg-type]
+    return proto_of(nodes, {"x": [2, 3, 8, 8]}, ["y"], weights, **keywords)  # type: ignore[arg-type]
 
 
 def test_a_plain_network():
@@ -79,7 +79,7 @@ def test_constant_subgraphs_are_folded():
         node("Reshape", ["sum", "target"], ["y"]),
     ]
     constants = {"dims": np.array([3, 4]), "zero": np.array([0]), "rest": np.array([-1])}
-    proto = model_of(nodes, {"x": ["N", 3, 4]}, ["y"], constants)
+    proto = proto_of(nodes, {"x": ["N", 3, 4]}, ["y"], constants)
     model = assert_computes_the_same(proto, batch_size=5)
     assert units(model) == [("Add", 1), ("Reshape", 1)]
     assert model.graph.tensor["y"].shape == (5, 12)
@@ -91,7 +91,7 @@ def test_constant_subgraphs_are_folded():
 )
 def test_a_part_of_a_shape_is_folded_to_that_part(part: dict[str, int], sizes: list[int]) -> None:
     nodes = [node("Shape", ["x"], ["part"], **part), node("Expand", ["one", "part"], ["y"]), node("Relu", ["x"], ["z"])]
-    proto = model_of(nodes, {"x": [2, 3, 4]}, ["y", "z"], {"one": np.ones(1, np.float32)})
+    proto = proto_of(nodes, {"x": [2, 3, 4]}, ["y", "z"], {"one": np.ones(1, np.float32)})
     model = assert_computes_the_same(proto)
     assert model.graph.tensor["y"].shape == tuple(sizes)
 
@@ -99,7 +99,7 @@ def test_a_part_of_a_shape_is_folded_to_that_part(part: dict[str, int], sizes: l
 def test_a_constant_reshape_keeps_the_axes_that_zeros_name():
     nodes = [node("Reshape", ["w", "target"], ["r"]), node("Add", ["x", "r"], ["y"])]
     constants = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "target": np.array([0, -1, 1])}
-    model = assert_computes_the_same(model_of(nodes, {"x": [2, 3, 1]}, ["y"], constants))
+    model = assert_computes_the_same(proto_of(nodes, {"x": [2, 3, 1]}, ["y"], constants))
     assert model.weights["r"].shape == (2, 3, 1)
 
 
@@ -111,7 +111,7 @@ def test_operands_of_range_become_scalars_under_names_that_are_free():
         node("Relu", ["x"], ["y"]),
     ]
     constants = {"zero": np.int64(0), "one": np.int64(1)}
-    proto = model_of(
+    proto = proto_of(
         nodes, {"x": [3], "steps/1_": [2]}, ["y"], {name: np.array(each) for name, each in constants.items()}
     )
     proto.graph.input.append(helper.make_tensor_value_info("limit", TensorProto.INT64, [1]))
@@ -130,7 +130,7 @@ def test_random_and_quantising_nodes_are_not_folded():
         node("Add", ["scaled", "noise"], ["y"]),
     ]
     weights = {"q": np.array([1, 2, 3, 4], np.int8), "scale": np.array(0.5, np.float32)}
-    model = load_model(data(model_of(nodes, {"x": [4]}, ["y"], weights)))
+    model = load_model(data(proto_of(nodes, {"x": [4]}, ["y"], weights)))
     assert [node.op_type for node in model.proto.graph.node] == ["RandomNormal", "DequantizeLinear", "Mul", "Add"]
     assert units(model) == [("RandomNormal", 1), ("Mul", 2), ("Add", 1)]
 
@@ -138,7 +138,7 @@ def test_random_and_quantising_nodes_are_not_folded():
 def test_a_huge_constant_is_left_for_the_runtime():
     nodes = [node("Expand", ["one", "dims"], ["huge"]), node("Add", ["x", "huge"], ["y"])]
     weights = {"one": np.ones(1, np.float32), "dims": np.array([2**20, 2**10])}
-    model = load_model(data(model_of(nodes, {"x": [1]}, ["y"], weights)))
+    model = load_model(data(proto_of(nodes, {"x": [1]}, ["y"], weights)))
     assert [kind for kind, _ in units(model)] == ["Expand", "Add"]
 
 
@@ -151,22 +151,22 @@ def test_copies_and_dead_nodes_vanish():
         node("Tanh", ["d"], ["t"]),
         node("Identity", ["t"], ["y"]),
     ]
-    model = assert_computes_the_same(model_of(nodes, {"x": [3]}, ["y"]))
+    model = assert_computes_the_same(proto_of(nodes, {"x": [3]}, ["y"]))
     assert [operator.name for operator in model.graph.operators] == ["r", "y"]
 
 
 def test_training_dropout_stays():
     nodes = [node("Dropout", ["x", "ratio", "training"], ["y0"]), node("Relu", ["y0"], ["y"])]
     weights = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
-    assert units(load_model(data(model_of(nodes, {"x": [3]}, ["y"], weights)))) == [("Dropout", 1), ("Relu", 1)]
+    assert units(load_model(data(proto_of(nodes, {"x": [3]}, ["y"], weights)))) == [("Dropout", 1), ("Relu", 1)]
 
 
 def test_outputs_that_are_inner_or_inputs_or_weights():
     nodes = [node("Relu", ["x"], ["r"]), node("Tanh", ["r"], ["t"]), node("Identity", ["x"], ["same"])]
-    proto = model_of(nodes, {"x": [3], "z": [2]}, ["r", "t", "k", "same"], {"k": weight(4)})
+    proto = proto_of(nodes, {"x": [3], "z": [2]}, ["r", "t", "k", "same"], {"k": weight(4)})
     model = assert_computes_the_same(proto)
     assert {operator.name for operator in model.graph.operators} == {"r", "t", "k", "same"}
-    fed = model_of([node("Relu", ["x"], ["y"])], {"x": [3], "z": [2]}, ["y", "z"])
+    fed = proto_of([node("Relu", ["x"], ["y"])], {"x": [3], "z": [2]}, ["y", "z"])
     assert load_model(data(fed)).graph.outputs == ("y", "z")
 
 
@@ -191,7 +191,7 @@ def test_control_flow_is_one_operator_that_reads_its_captures():
         node("Cast", ["s"], ["flag"], to=TensorProto.BOOL),
         node("If", ["flag"], ["y"], then_branch=branch("Add"), else_branch=branch("Mul")),
     ]
-    model = assert_computes_the_same(model_of(nodes, {"x": [3]}, ["y"], {"k": weight(3)}))
+    model = assert_computes_the_same(proto_of(nodes, {"x": [3]}, ["y"], {"k": weight(3)}))
     operator = model.graph.by_name["y"]
     assert (operator.type, operator.inputs) == ("If", ("flag", "r"))
     assert [spec.name for spec in operator.weights] == ["k"]
@@ -200,13 +200,13 @@ def test_control_flow_is_one_operator_that_reads_its_captures():
 def test_functions_are_inlined():
     body = [node("Relu", ["a"], ["h"]), node("Tanh", ["h"], ["b"])]
     function = helper.make_function("local", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
-    proto = model_of([node("Twice", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
+    proto = proto_of([node("Twice", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
     proto.functions.append(function)
     assert [kind for kind, _ in units(assert_computes_the_same(proto))] == ["Relu", "Tanh"]
 
 
 def test_operators_of_onnxruntime_are_opaque():
-    proto = model_of(
+    proto = proto_of(
         [node("FusedMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5), node("Relu", ["m"], ["y"])],
         {"x": [2, 3]}, ["y"], {"w": weight(3, 4)}, domains=["com.microsoft"],
     )  # fmt: skip
@@ -224,9 +224,9 @@ def test_quantised_and_half_precision_models():
     ]
     weights = {"s": np.array(0.02, np.float32), "z": np.array(0, np.int8)}
     weights["wq"] = np.arange(-32, 32, dtype=np.int8).reshape(4, 4, 2, 2)
-    model = assert_computes_the_same(model_of(quantised, {"x": [1, 4, 5, 5]}, ["y"], weights))
+    model = assert_computes_the_same(proto_of(quantised, {"x": [1, 4, 5, 5]}, ["y"], weights))
     assert units(model) == [("QuantizeLinear", 2), ("Conv", 2)]
-    half = model_of(
+    half = proto_of(
         [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["y"])],
         {"x": [1, 4, 5, 5]}, ["y"], {"w": weight(4, 4, 2, 2).astype(np.float16)}, dtype=TensorProto.FLOAT16,
     )  # fmt: skip
@@ -239,10 +239,10 @@ def test_strings_sequences_and_missing_optional_inputs():
         node("ConcatFromSequence", ["seq"], ["both"], axis=0),
         node("Clip", ["both", "", "high"], ["y"]),
     ]
-    model = assert_computes_the_same(model_of(nodes, {"x": [3]}, ["y"], {"high": np.array(0.1, np.float32)}))
+    model = assert_computes_the_same(proto_of(nodes, {"x": [3]}, ["y"], {"high": np.array(0.1, np.float32)}))
     assert model.graph.tensor["seq"].dtype == "seq(tensor(float32))"
     assert model.graph.tensor["seq"].shape is None
-    text = model_of([node("Equal", ["x", "k"], ["y"])], {"x": [2]}, ["y"], opset=19, dtype=TensorProto.STRING)
+    text = proto_of([node("Equal", ["x", "k"], ["y"])], {"x": [2]}, ["y"], opset=19, dtype=TensorProto.STRING)
     text.graph.initializer.append(helper.make_tensor("k", TensorProto.STRING, [1], [b"a"]))
     text.graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
     loaded = load_model(data(text))
@@ -252,12 +252,12 @@ def test_strings_sequences_and_missing_optional_inputs():
 @pytest.mark.parametrize("dims", [[2, 0], ["N", 0], ["N", "M"]], ids=str)
 def test_tensors_of_no_elements_are_as_good_as_others(dims: list[int | str]):
     nodes = [node("Relu", ["x"], ["r"]), node("Concat", ["r", "x"], ["c"], axis=0), node("ReduceSum", ["c"], ["y"])]
-    model = assert_computes_the_same(model_of(nodes, {"x": dims}, ["y", "c"]), input_shapes={"x": (2, 0)})
+    model = assert_computes_the_same(proto_of(nodes, {"x": dims}, ["y", "c"]), input_shapes={"x": (2, 0)})
     assert model.graph.tensor["c"].shape == (4, 0)
 
 
 def test_errors_in_onnxs_own_function_bodies_do_not_blame_the_model():
-    assert_computes_the_same(model_of([node("MeanVarianceNormalization", ["x"], ["y"])], {"x": [2, 3, 4, 4]}, ["y"]))
+    assert_computes_the_same(proto_of([node("MeanVarianceNormalization", ["x"], ["y"])], {"x": [2, 3, 4, 4]}, ["y"]))
 
 
 def test_nested_concats_on_one_axis_become_one():
@@ -268,7 +268,7 @@ def test_nested_concats_on_one_axis_become_one():
         node("Concat", ["middle", "middle"], ["twice"], axis=1),
         node("Concat", ["twice", "twice"], ["y"], axis=0),
     ]
-    model = assert_computes_the_same(model_of(nodes, {"x": [2, 3]}, ["y"]))
+    model = assert_computes_the_same(proto_of(nodes, {"x": [2, 3]}, ["y"]))
     concats = [(item.name, len(item.input)) for item in model.proto.graph.node[1:]]
     assert concats == [("middle", 3), ("twice", 2), ("y", 2)]
 
@@ -295,15 +295,15 @@ def test_external_weights_are_mapped_and_not_copied(tmp_path: Path):
 
 def test_the_batch_of_a_symbolic_model_is_bound_everywhere():
     nodes = [node("Add", ["a", "b"], ["c"]), node("Relu", ["c"], ["y"])]
-    model = assert_computes_the_same(model_of(nodes, {"a": ["N", 4], "b": ["N", 4]}, ["y"]), batch_size=3)
+    model = assert_computes_the_same(proto_of(nodes, {"a": ["N", 4], "b": ["N", 4]}, ["y"]), batch_size=3)
     assert model.bindings == {"a": (3, 4), "b": (3, 4)}
-    model = load_model(data(model_of(nodes, {"a": ["N", 4], "b": ["N", 4]}, ["y"])), input_shapes={"a": (6, 4)})
+    model = load_model(data(proto_of(nodes, {"a": ["N", 4], "b": ["N", 4]}, ["y"])), input_shapes={"a": (6, 4)})
     assert model.bindings["b"] == (6, 4)
 
 
 def test_a_dynamic_dimension_is_bound_by_its_name_in_all_inputs():
     nodes = [node("Add", ["a", "b"], ["c"]), node("Relu", ["c"], ["y"])]
-    proto = model_of(nodes, {"a": ["N", "seq", 4], "b": [1, "seq", 1]}, ["y"])
+    proto = proto_of(nodes, {"a": ["N", "seq", 4], "b": [1, "seq", 1]}, ["y"])
     model = load_model(data(proto), input_shapes={"seq": (7,)}, batch_size=2)
     assert model.bindings == {"a": (2, 7, 4), "b": (1, 7, 1)}
     assert load_model(data(proto), input_shapes={"seq": (7,), "N": (3,)}).bindings["a"] == (3, 7, 4)
@@ -312,7 +312,7 @@ def test_a_dynamic_dimension_is_bound_by_its_name_in_all_inputs():
 def test_a_batch_is_a_dynamic_first_dimension_not_a_fixed_one():
     """A recurrent state, as of a voice detector: two layers' states first, and the batch behind them."""
     nodes = [node("Relu", ["x"], ["y"]), node("Relu", ["state"], ["z"])]
-    proto = model_of(nodes, {"x": ["batch", 5], "state": [2, "batch", 8]}, ["y", "z"])
+    proto = proto_of(nodes, {"x": ["batch", 5], "state": [2, "batch", 8]}, ["y", "z"])
     assert load_model(data(proto), batch_size=3).bindings == {"x": (3, 5), "state": (2, 3, 8)}
     given = {"x": (1, 5), "state": (2, 1, 8)}
     assert load_model(data(proto), batch_size=3, input_shapes=given).bindings == {"x": (3, 5), "state": (2, 3, 8)}
@@ -320,7 +320,7 @@ def test_a_batch_is_a_dynamic_first_dimension_not_a_fixed_one():
 
 def test_dimensions_that_an_exporter_calls_a_question_mark_are_not_equal():
     """As Paddle's exporter writes images of unknown height and width."""
-    proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["?", 3, "?", "?"]}, ["y"])
+    proto = proto_of([node("Relu", ["x"], ["y"])], {"x": ["?", 3, "?", "?"]}, ["y"])
     model = load_model(data(proto), input_shapes={"x": (1, 3, 48, 192)})
     assert model.graph.tensor["y"].shape == (1, 3, 48, 192)
     assert load_model(data(proto), batch_size=2, input_shapes={"x": (1, 3, 8, 9)}).bindings == {"x": (2, 3, 8, 9)}
@@ -349,7 +349,7 @@ def test_a_detector_that_finds_nothing_runs_from_the_written_file():
         "first": np.array(0),
         "second": np.array(1),
     }
-    proto = model_of(nodes, {"x": [5]}, ["y"], weights)
+    proto = proto_of(nodes, {"x": [5]}, ["y"], weights)
     model = load_model(data(proto))
     for x in (np.zeros(5, np.float32), np.array([0, 1, 0, 1, 1], np.float32)):
         np.testing.assert_array_equal(run(with_weights(model), {"x": x})["y"], run(data(proto), {"x": x})["y"])
@@ -361,7 +361,7 @@ def test_a_fixed_batch_is_replaced_even_where_a_reshape_repeats_it():
         node("Reshape", ["w0", "flat"], ["w1"]),
         node("Add", ["f", "w1"], ["y"]),
     ]
-    proto = model_of(nodes, {"x": [1, 2, 3]}, ["y"], {"flat": np.array([1, 6]), "w0": weight(2, 3)})
+    proto = proto_of(nodes, {"x": [1, 2, 3]}, ["y"], {"flat": np.array([1, 6]), "w0": weight(2, 3)})
     model = load_model(data(proto), batch_size=4)
     feeds = feeds_for(model)
     found = run(with_weights(model), feeds)["y"]

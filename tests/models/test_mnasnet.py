@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from batches import batch
-from import_helpers import data, feeds_for
+from small_models import data, feeds_for
 
 from iosched.models.load import load_model
 from iosched.models.zoo.mnasnet import sampled, sampled_stages

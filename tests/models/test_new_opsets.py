@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from lowering import proto_of
 from onnx import TensorProto, helper
+from small_models import proto_of
 
 from iosched.models.load import load_model
 from iosched.models.source import MAX_OPSET

@@ -7,10 +7,9 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data, model_of, weight
 from onnx import helper
 from quantized import quantized, quantized_in_the_run
-from small_models import branches
+from small_models import branches, data, proto_of, weight
 
 from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.load import load_model
@@ -28,7 +27,7 @@ def kinds(graph: ComputationGraph) -> Counter[str]:
 
 
 def loaded(nodes: list[onnx.NodeProto], outputs: list[str], **weights: np.ndarray) -> ComputationGraph:
-    return load_model(data(model_of(nodes, IMAGE, outputs, {**SCALES, **weights}))).graph
+    return load_model(data(proto_of(nodes, IMAGE, outputs, {**SCALES, **weights}))).graph
 
 
 def pair(source: str, to: str, scale: tuple[str, str] = ("s", "z")) -> list[onnx.NodeProto]:

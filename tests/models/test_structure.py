@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data, model_of, weight
 from networks import zoo_file, zoo_model
 from onnx import helper, numpy_helper
+from small_models import data, proto_of, weight
 from variants import renamed, retrained, shuffled
 
 from iosched.models import zoo
@@ -45,7 +45,7 @@ def cells(n: int = 2) -> onnx.ModelProto:
         weights[f"c{cell}k"] = weight(4, 8, 1, 1)
         nodes.append(node("Conv", [f"c{cell}j", f"c{cell}k"], [f"c{cell}"]))
         source = f"c{cell}"
-    return model_of(nodes, {"x": [1, 4, 6, 6]}, [source], weights)
+    return proto_of(nodes, {"x": [1, 4, 6, 6]}, [source], weights)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,7 +106,7 @@ def head(**changed: object) -> onnx.ModelProto:
         "starts": np.array(given["starts"]), "ends": np.array(given["ends"]), "shape": np.array(given["shape"]),
         "m": weight(256, 10) if given["shape"] == [1, 256] else weight(128, 10),
     }  # fmt: skip
-    return model_of(nodes, {"x": [1, 3, 8, 8]}, ["y"], weights, opset=int(str(given["opset"])))
+    return proto_of(nodes, {"x": [1, 3, 8, 8]}, ["y"], weights, opset=int(str(given["opset"])))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_shape_of_an_input_counts_and_is_named() -> None:
 
 
 def wired(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) -> Structure:
-    return structure(model_of(list(nodes), {"a": [2, 3], "b": [2, 3]}, outputs))
+    return structure(proto_of(list(nodes), {"a": [2, 3], "b": [2, 3]}, outputs))
 
 
 def test_wiring_counts() -> None:
@@ -175,7 +175,7 @@ def test_one_tensor_read_twice_differs_from_two_that_are_alike() -> None:
 
 def test_inputs_that_nobody_reads_count_by_type_and_shape() -> None:
     def fed(**inputs: list[int]) -> Structure:
-        return structure(model_of([node("Relu", ["x"], ["y"])], {"x": [3], **inputs}, ["y"]))
+        return structure(proto_of([node("Relu", ["x"], ["y"])], {"x": [3], **inputs}, ["y"]))
 
     assert fed(u=[2], v=[4]).digest == fed(p=[4], q=[2]).digest
     assert fed(u=[2]).digest != fed(u=[4]).digest
@@ -191,7 +191,7 @@ def quantized(zero: int, bias: int) -> onnx.ModelProto:
         node("DequantizeLinear", ["c", "s", "z"], ["y"]),
     ]
     weights = {"s": scale, "z": point, "w": np.full((2, 3, 1, 1), bias, np.uint8), "b": np.full(2, bias, np.int32)}
-    return model_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], weights)
+    return proto_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], weights)
 
 
 def test_quantized_weights_are_weights() -> None:
@@ -200,7 +200,7 @@ def test_quantized_weights_are_weights() -> None:
 
 def table(rows: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
     places = rows(np.arange(40))
-    return model_of([node("Gather", ["x", "i"], ["y"], axis=0)], {"x": [64, 3]}, ["y"], {"i": places})
+    return proto_of([node("Gather", ["x", "i"], ["y"], axis=0)], {"x": [64, 3]}, ["y"], {"i": places})
 
 
 def test_a_long_table_of_indices_counts() -> None:
@@ -212,7 +212,7 @@ def test_opsets_count_only_where_they_change_an_operator() -> None:
     assert structure(head(opset=17)).digest == structure(head(opset=18)).digest
 
     def softmax(opset: int) -> Structure:
-        return structure(model_of([node("Softmax", ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, ["y"], opset=opset))
+        return structure(proto_of([node("Softmax", ["x"], ["y"], axis=1)], {"x": [2, 3, 4]}, ["y"], opset=opset))
 
     assert first_difference(softmax(11), softmax(13)) == "operator 'y': expected Softmax of opset 11, found opset 13"
 
@@ -223,6 +223,6 @@ def test_deep_and_wide_graphs_are_walked_without_recursion() -> None:
     n = 3000
     nodes = [node("Tanh", ["x" if index == 0 else f"t{index - 1}"], [f"t{index}"]) for index in range(n)]
     nodes.append(node("Concat", [f"t{index}" for index in range(n)], ["y"], axis=0))
-    found = structure(model_of(nodes, {"x": [1]}, ["y"]))
+    found = structure(proto_of(nodes, {"x": [1]}, ["y"]))
     assert names(found) == [*(f"t{index}" for index in range(n)), "y"]
     assert found.operators[-1].reads == tuple(range(1, n + 1))

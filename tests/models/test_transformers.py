@@ -9,8 +9,8 @@ from importlib import import_module
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data, run
 from shipped import document
+from small_models import data, run
 
 import iosched
 from iosched.jobs.annotate import annotated

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_cases import Case, case, case_names
-from backend_runs import agree, on_the_cpu
+from backend_cases import Case, agree, case, case_names, on_the_cpu
 from gpu_plans import interpreted
 
 from iosched.models.errors import PlanError

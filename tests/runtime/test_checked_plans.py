@@ -7,10 +7,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from host_driver import HostDriver, chooser
-from lowering import loaded
+from host_driver import HostChoice, HostDriver
 from scripted import fire
-from small_models import branches
+from small_models import branches, loaded
 
 from iosched.runtime import arena
 from iosched.runtime.cpu import library
@@ -39,7 +38,7 @@ def on_cpu(is_native: bool, lanes: int = 2) -> CpuBackend:
 
 def on_gpu() -> CudaBackend:
     driver = HostDriver()
-    return CudaBackend(fire(), driver, chooser(driver), Precision("fp32"))
+    return CudaBackend(fire(), driver, HostChoice(driver), Precision("fp32"))
 
 
 BACKENDS = [

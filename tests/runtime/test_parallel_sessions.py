@@ -9,9 +9,9 @@ from threading import Barrier
 import numpy as np
 import pytest
 from batches import variants
-from import_helpers import data, feeds_for, weight
-from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
+from scripted import NEEDS_OPENVINO
+from small_models import data, feeds_for, weight
 
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError

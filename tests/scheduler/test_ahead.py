@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 import onnx
 import pytest
-from ahead import CurtailedLanes, FixedLanes, KeptLanes, Key, Noted
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_costs import NoisyLanes, alone, cells
-from lowering import loaded
-from random_models import models
+from lane_costs import CurtailedLanes, FixedLanes, KeptLanes, Key, NoisyLanes, Noted, alone, cells
+from small_models import loaded, models
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost

@@ -12,9 +12,8 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data
 from shipped import document
-from small_models import branches
+from small_models import branches, data
 
 from iosched.jobs.schedule_selection import SelectedSchedule, for_batch, taken_over
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch

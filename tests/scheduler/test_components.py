@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ahead import FixedLanes, KeptLanes
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_costs import KeyedLanes, Lanes
+from lane_costs import FixedLanes, KeptLanes, KeyedLanes, Lanes
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.components import components, search_components

@@ -10,7 +10,6 @@ from math import comb
 import pytest
 from by_definition import dags, graph_of, groups_of, schedules_of
 from hypothesis import given
-from table_blocks import BLOCKS
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import counts
@@ -19,6 +18,43 @@ from iosched.scheduler.counts import count, count_schedules, pruned_growth, uppe
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
+
+# fmt: off
+BLOCKS: dict[str, tuple[int, list[tuple[int, int]]]] = {
+    "squeezenet": (
+        6,
+        [
+            (0, 1), (0, 2), (1, 3), (2, 3), (3, 5), (4, 5),
+        ],
+    ),
+    "inception_v3": (
+        11,
+        [
+            (0, 10), (1, 2), (1, 3), (2, 10), (3, 10), (4, 5), (5, 6), (5, 7), (6, 10), (7, 10), (8, 9), (9, 10),
+        ],
+    ),
+    "nasnet_large": (
+        18,
+        [
+            (0, 2), (1, 2), (2, 8), (2, 10), (2, 13), (2, 14), (2, 17), (3, 4), (3, 6), (3, 12), (3, 15), (3, 17),
+            (4, 5), (5, 17), (6, 7), (7, 17), (8, 9), (9, 17), (10, 11), (11, 17), (12, 17), (13, 17), (14, 17),
+            (15, 16), (16, 17),
+        ],
+    ),
+    "randwire_large": (
+        33,
+        [
+            (0, 1), (0, 13), (1, 19), (1, 21), (2, 20), (2, 25), (3, 4), (3, 19), (4, 5), (4, 19), (4, 31), (5, 28),
+            (5, 29), (6, 7), (6, 8), (6, 29), (7, 12), (7, 25), (8, 9), (8, 12), (8, 17), (8, 22), (8, 28), (9, 10),
+            (9, 11), (9, 17), (9, 30), (10, 27), (11, 17), (11, 21), (11, 24), (12, 13), (12, 16), (12, 27), (13, 21),
+            (14, 15), (14, 16), (14, 17), (14, 22), (14, 29), (15, 24), (16, 17), (16, 20), (17, 18), (18, 19),
+            (19, 26), (19, 27), (20, 21), (20, 22), (20, 26), (20, 30), (21, 25), (21, 28), (22, 23), (22, 30),
+            (23, 24), (23, 25), (24, 26), (25, 26), (26, 27), (27, 28), (27, 29), (28, 29), (29, 32), (30, 31),
+            (31, 32),
+        ],
+    ),
+}
+
 
 # network, d, bound, states, then without pruning, with r=3, s=8, and as printed: transitions, schedules, stages
 TABLE = [

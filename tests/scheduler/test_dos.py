@@ -8,8 +8,8 @@ from itertools import combinations
 from by_definition import TableCost
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition

@@ -6,11 +6,10 @@ import random
 
 import numpy as np
 import pytest
-from ahead import Noted
 from by_definition import dags, graph_of
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_costs import KeyedLanes, Lanes, cells, makespans_of
+from lane_costs import KeyedLanes, Lanes, Noted, cells, makespans_of
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.effort import Effort

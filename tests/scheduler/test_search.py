@@ -10,8 +10,8 @@ import pytest
 from by_definition import TableCost, dags, endings_of, graph_of, schedules_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph

@@ -10,10 +10,9 @@ import pytest
 from by_definition import TableCost
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from import_helpers import data
-from random_models import models
 from scripted import fire
 from shipped import document
+from small_models import data, models
 from variants import renamed, retrained, shuffled
 
 from iosched.jobs.run import open_executor

@@ -9,10 +9,10 @@ import pytest
 from by_definition import TableCost, dags, graph_of, groups_of
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
 from scripted import fire
 from shipped import document
+from small_models import loaded, proto_of, weight
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from lowering import FLOAT, proto_of, weight
 from onnx import TensorProto, helper
+from small_models import FLOAT, proto_of, weight
 
 node = helper.make_node
 

@@ -6,11 +6,8 @@ hand.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import shutil
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -18,17 +15,20 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+from networks import CACHE, cached_folder
 from onnx import numpy_helper
 
 from iosched.models.errors import IoschedError
+from iosched.models.model import Model
 from iosched.models.source import MAX_IR_VERSION, MAX_OPSET
+from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import sequential
 
-_ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "onnx-backend"
 _BY_CHANCE = ("bernoulli", "dropout", "random", "multinomial", "training")
 _READERS = {
     "tensor_type": (onnx.TensorProto, numpy_helper.to_array, numpy_helper.from_array),
@@ -76,35 +76,26 @@ def refusals() -> str:
 
 def case(name: str) -> Case:
     """One of `case_names`."""
-    return _read(_folder() / "cases" / name)
+    return _read(_folder() / name)
 
 
 @cache
 def _folder() -> Path:
-    """For all that decides on what is in it."""
+    """The cases, and in `tried.json` what came of them, for all that decides on it."""
     versions = [f"{package} {version(package)}" for package in ("onnx", "onnxruntime", "numpy")]
     limits = f"{MAX_IR_VERSION} {MAX_OPSET}"
     key = hashlib.sha256(" ".join([*versions, limits]).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
-    return _ROOM / key
+
+    def fill(folder: Path) -> None:
+        tried = {path.name: _refusal(path) for path in _written(folder)}
+        (folder / "tried.json").write_text(json.dumps(tried))
+
+    return cached_folder(CACHE / "onnx-backend", key, "cases", fill)
 
 
 @cache
 def _tried() -> dict[str, str]:
-    folder = _folder()
-    found = folder / "tried.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this test run
-        if not found.exists():
-            for other in _ROOM.iterdir():
-                if other != folder:
-                    shutil.rmtree(other, ignore_errors=True)
-            shutil.rmtree(folder / "cases", ignore_errors=True)
-            with tempfile.TemporaryDirectory(dir=folder) as room:
-                tried = {path.name: _refusal(path) for path in _written(Path(room, "cases"))}
-                Path(room, "cases").rename(folder / "cases")
-            found.write_text(json.dumps(tried))
-    reasons: dict[str, str] = json.loads(found.read_text())
+    reasons: dict[str, str] = json.loads((_folder() / "tried.json").read_text())
     return reasons
 
 
@@ -162,3 +153,49 @@ def _read(folder: Path) -> Case:
             message, read, _ = _READERS[declared.type.WhichOneof("value")]
             inputs[declared.name] = read(message.FromString(path.read_bytes()))
     return Case(folder.name, data, inputs)
+
+
+How = Literal["by a plan", "whole on onnxruntime"]
+
+
+def on_the_cpu(case: Case, model: Model) -> tuple[How, dict[str, Any]]:
+    """How the case runs and what it computes: by a plan, or on plain onnxruntime where no plan can be made.
+
+    Raises:
+        PlanError: a plan that can be made fails.
+    """
+    with CpuBackend(model, lanes=2) as backend:
+        if backend.is_supported():
+            return "by a plan", backend.compile(sequential(backend.graph)).run(case.inputs)
+    with Reference(model) as reference:
+        return "whole on onnxruntime", reference.run(case.inputs)
+
+
+def agree(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        agree_on(found[name], value)
+
+
+def agree_on(found: Any, expected: Any) -> None:
+    if isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            agree_on(one, other)
+    elif expected is None:
+        assert found is None
+    else:
+        agree_on_array(found, expected)
+
+
+def agree_on_array(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if expected.dtype.kind == "V":  # of a type that numpy has not; every value of it is a float64
+        found, expected = found.astype(np.float64), expected.astype(np.float64)
+        np.testing.assert_array_equal(found, expected)
+    elif expected.dtype.kind in "fc":
+        tolerance = 2e-3 if expected.dtype.itemsize == 2 else 1e-4
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(found, expected)

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from alone import assert_as_alone
-from import_helpers import data, model_of
+from small_models import data, feeds_for, proto_of
 
 from iosched.models.batching.ensemble import Group
 from iosched.models.batching.operator_batch import ensemble_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
+from iosched.models.composition.members import Member
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.runtime.reference import Reference
 from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.batching.planner import planned
 
@@ -74,4 +75,22 @@ def variants(
     **settings: int,
 ) -> list[onnx.ModelProto]:
     """Models of the same nodes, the weights of which are made from the model's number."""
-    return [model_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]
+    return [proto_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]
+
+
+def assert_as_alone(
+    whole: Model, members: Sequence[Member], models: Mapping[str, Model], *, rtol: float = 1e-4, atol: float = 1e-5
+) -> None:
+    """Every output of every member is what the member computes alone, from the file that it was loaded from."""
+    feeds = feeds_for(whole)
+    with Reference(whole) as together:
+        got = together.run(feeds)
+    assert set(got) == {name for member in members for name in member.outputs.values()}
+    for member in members:
+        own = {name: feeds[called] for name, called in member.inputs.items()}
+        with Reference(models[member.name]) as alone:
+            want = alone.run(own)
+        assert want.keys() == member.outputs.keys()
+        for name, value in want.items():
+            scale = max(1.0, float(np.abs(value).max(initial=0))) if value.dtype.kind == "f" else 1.0
+            np.testing.assert_allclose(got[member.outputs[name]], value, rtol=rtol, atol=atol * scale)

@@ -18,7 +18,7 @@ from iosched.jobs.pool.ray.address import Cluster
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.transport import Event, Lost, Place, Places, Said, Send, Start, Unreached
 
-STANDIN = "standin_worker:Standin"
+STANDIN = "ray_workers:Standin"
 PATIENCE_S = 60.0
 WORKER = "ray::WorkerAct"  # as Linux has the name of a worker's process: 15 characters
 
@@ -112,17 +112,3 @@ def named(leader: int, name: str) -> list[int]:
             if Path(f"/proc/{pid}/comm").read_text().startswith(name):
                 found.append(pid)
     return found
-
-
-def listening(pid: int) -> set[str]:
-    """The addresses that a process listens at, as /proc has them: in hexadecimal, its words in the machine's order."""
-    sockets = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            sockets.add(str(descriptor.readlink()))
-        except FileNotFoundError:
-            continue
-    lines = [
-        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
-    ]
-    return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and f"socket:[{words[9]}]" in sockets}

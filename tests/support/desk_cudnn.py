@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from desk_cuda import CudaStatusError, DeskCuda
-from onnx import TensorProto, helper
+from onnx.helper import make_node
+from small_models import data, proto_of
 
 from iosched.runtime.cuda.cudnn.graph import GpuDescription
 
@@ -157,35 +158,18 @@ def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
 
 def _convolution(parameters: Mapping[str, Any], image: np.ndarray, weight: np.ndarray) -> np.ndarray:
     pads = (*parameters["pre_padding"], *parameters["post_padding"])
-    session = _session(image.shape, weight.shape, pads, tuple(parameters["stride"]), tuple(parameters["dilation"]))
+    steps = {f"{name}s": tuple(parameters[name]) for name in ("stride", "dilation")}
+    session = _session(image.shape, weight.shape, pads=pads, **steps)
     found: np.ndarray = session.run(None, {"x": np.ascontiguousarray(image), "w": np.ascontiguousarray(weight)})[0]
     return found
 
 
 @cache
-def _session(
-    image: tuple[int, ...],
-    weight: tuple[int, ...],
-    pads: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-) -> Any:
+def _session(image: tuple[int, ...], weight: tuple[int, ...], **attributes: Any) -> Any:
     import onnxruntime
 
-    node = helper.make_node(
-        "Conv", ["x", "w"], ["y"], pads=pads, strides=strides, dilations=dilations, group=image[1] // weight[1]
-    )
-    infos = [
-        helper.make_tensor_value_info(*each)
-        for each in (("x", TensorProto.FLOAT, image), ("w", TensorProto.FLOAT, weight))
-    ]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    model = helper.make_model(
-        helper.make_graph([node], "conv", infos, [result]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    return onnxruntime.InferenceSession(model.SerializeToString())
+    conv = make_node("Conv", ["x", "w"], ["y"], group=image[1] // weight[1], **attributes)
+    return onnxruntime.InferenceSession(data(proto_of([conv], {"x": image, "w": weight}, ["y"])))
 
 
 def _pointwise(parameters: Mapping[str, Any], x: np.ndarray, *others: np.ndarray) -> np.ndarray:

@@ -43,52 +43,7 @@ _RESULTS = {
     "intptr_t": ("PyLong_AsLongLong(found)", "0"),
     "float": ("PyFloat_AsDouble(found)", "0"),
 }
-_NO_DEVICE = [
-    "cuInit",
-    "cuDeviceGetCount",
-    "cuDeviceGetAttribute",
-    "cuCtxGetCurrent",
-    "cuCtxGetLimit",
-    "cuCtxPushCurrent",
-    "cuCtxPopCurrent",
-    "cuStreamGetCtx",
-    "cuLinkCreate",
-    "cuLinkAddData",
-    "cuLinkAddFile",
-    "cuLinkComplete",
-    "cuLinkDestroy",
-    "cuModuleGetFunction",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuLaunchCooperativeKernel",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeTiled",
-]
-_DONE = ["cuLibraryUnload", "cuModuleUnload", "cuKernelSetAttribute", "cuFuncSetAttribute"]
-_HANDLES = [
-    "cuLibraryLoadData",
-    "cuLibraryLoadFromFile",
-    "cuLibraryGetKernel",
-    "cuKernelGetFunction",
-    "cuModuleLoadData",
-]
-_NUMBERS = {"cuDriverGetVersion": 13000, "cuDeviceGet": 0, "cuKernelGetAttribute": 0}
-_NUMBERS["cuOccupancyMaxPotentialClusterSize"] = 8
-_ERRORS_BY_NUMBER = {2: "OUT_OF_MEMORY", 100: "NO_DEVICE", 500: "NOT_FOUND", 700: "ILLEGAL_ADDRESS"}
-_ERRORS_BY_NUMBER |= {701: "LAUNCH_OUT_OF_RESOURCES", 719: "LAUNCH_FAILED"}
-_LIBCUDA = "\n".join(
-    [
-        "static char handle[4096];",
-        *(f"int {name}(void) {{ return 100; }}" for name in _NO_DEVICE),
-        *(f"int {name}(void) {{ return 0; }}" for name in _DONE),
-        *(f"int {name}(void **out) {{ *out = handle; return 0; }}" for name in _HANDLES),
-        *(f"int {name}(int *out) {{ *out = {value}; return 0; }}" for name, value in _NUMBERS.items()),
-        "int cuGetErrorName(int e, const char **out) { switch (e) {",
-        *(f'case {number}: *out = "CUDA_ERROR_{name}"; return 0;' for number, name in _ERRORS_BY_NUMBER.items()),
-        'default: *out = "CUDA_ERROR_UNKNOWN"; return 0; } }',
-        'int cuGetErrorString(int e, const char **out) { *out = "on the desk"; return 0; }',
-    ]
-)
+_LIBCUDA = Path(__file__).parents[2] / "benchmarks" / "devices" / "standin_driver.c"
 """The driver's library: names of errors, and what cuDNN asks of it when it builds plans without a GPU."""
 
 _kept: list[Any] = []
@@ -129,7 +84,7 @@ def install() -> DeskCuda:
     if not _kept:
         assert missing() is None
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # or sources that were compiled before are not seen
-        _kept.append(_compiled(_LIBCUDA, "-Wl,-soname,libcuda.so.1"))  # found by its name from now on
+        _kept.append(_compiled(_LIBCUDA.read_text(), "-Wl,-soname,libcuda.so.1"))  # found by its name from now on
         runtime, driver = (importlib.import_module(name) for name in _ERRORS)
         desk = DeskCuda()
         _kept.insert(0, desk)
@@ -162,7 +117,7 @@ def _replace(module: Any, desk: DeskCuda, error: type[Exception]) -> None:
     for name, (_, function) in table.items():
         getattr(library, f"set_{name}")(ctypes.py_object(function))
         address = ctypes.cast(getattr(library, f"desk_{name}"), ctypes.c_void_p)
-        assert _set_pointer(module.__pyx_capi__[name], address) == 0
+        _set_pointer(module.__pyx_capi__[name], address)
         if hasattr(module, name):
             setattr(module, name, function)
     _kept.append((library, table))
@@ -232,11 +187,10 @@ def _signature(capsule: Any) -> str:
     return found.decode()
 
 
-def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> int:
+def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> None:
     set_pointer = ctypes.pythonapi.PyCapsule_SetPointer
     set_pointer.argtypes = [ctypes.py_object, ctypes.c_void_p]
-    done: int = set_pointer(capsule, address)
-    return done
+    assert set_pointer(capsule, address) == 0
 
 
 @contextmanager

@@ -11,8 +11,8 @@ code after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _TOKEN = re.compile(r'"[^"]*"|\.\.\.|…|[{}\[\],:|?]|[^\s{}\[\],:|"?]+')
@@ -32,193 +32,93 @@ class Key:
     is_always: bool = True
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """One kind of value: an object by its keys, a list by what is in it, or a word of the page."""
-
-    keys: tuple[Key | str, ...] | None = None
-    items: tuple[Kind, ...] | None = None
-    word: str = ""
+Object = tuple[Key | str, ...]
+"""By its keys; a word in capitals stands for keys that the page has elsewhere."""
+Kind = Object | list[Any] | str
+"""One kind of value: an object, a list by the kinds in it, or a word of the page."""
+Found = tuple[list[str], set[Key]]
+"""Complaints about an output, and the keys that it has."""
 
 
 @dataclass(eq=False)
 class Page:
     """The page: the objects of each section, words in capitals, shared keys, and the keys that were seen."""
 
-    objects: dict[str, list[Kind]] = field(default_factory=dict)
+    objects: dict[str, list[Object]] = field(default_factory=dict)
     named: dict[str, list[Kind]] = field(default_factory=dict)
     shared: dict[str | None, Key] = field(default_factory=dict)
     seen: set[Key] = field(default_factory=set)
 
     def complaints(self, section: str, output: Any) -> list[str]:
         """In what an output of a command is not as an object of its section; empty where it is as one of them."""
-        return self._best(tuple(self.objects[section]), output, section)
+        complaints, seen = self._nearest(self.objects[section], output, section)
+        self.seen |= seen
+        return complaints
 
     def unseen(self) -> set[str]:
         """The keys that are said to be always there, of objects that no output had, by where the page has them."""
-        known, found = set[Key](), set[str]()
         shared = {str(name): key.values for name, key in self.shared.items()}
+        places: dict[Key, str] = {}
         for section, kinds in {**self.objects, **self.named, **shared}.items():
             for place, key in self._all_keys(kinds, section):
-                if key not in known and key not in self.seen:
-                    found.add(place)
-                known.add(key)
-        return found
+                places.setdefault(key, place)
+        return {place for key, place in places.items() if key not in self.seen}
 
-    def _all_keys(self, kinds: Sequence[Kind], place: str) -> Iterator[tuple[str, Key]]:
+    def _all_keys(self, kinds: Iterable[Kind], place: str) -> Iterator[tuple[str, Key]]:
         """The keys that are always there where an object is, with those inside of them."""
         for kind in kinds:
-            for key in kind.keys or ():
+            for key in kind if isinstance(kind, tuple) else ():
                 if isinstance(key, Key) and key.is_always:
                     inner = f"{place}.{key.name or '*'}"
                     if key.name is not None:
                         yield inner, key
                     yield from self._all_keys(key.values, inner)
-            yield from self._all_keys(kind.items or (), f"{place}[]")
+            if isinstance(kind, list):
+                yield from self._all_keys(kind, f"{place}[]")
 
-    def _best(self, kinds: tuple[Kind, ...], value: Any, place: str) -> list[str]:
-        """The complaints by the kind that is nearest; the keys of that one count as seen."""
-        resolved = [one for kind in kinds for one in self.named.get(kind.word, [kind])]
-        if not resolved:
-            return []
-        tried = [self._against(kind, value, place) for kind in resolved]
-        complaints, seen = min(tried, key=lambda one: len(one[0]))
-        self.seen |= seen
-        return complaints
+    def _nearest(self, kinds: Iterable[Kind], value: Any, place: str) -> Found:
+        """What is found by the kind with the fewest complaints."""
+        resolved = [one for kind in kinds for one in self.named.get(str(kind), [kind])]
+        found = (self._against(kind, value, place) for kind in resolved)
+        return min(found, key=lambda one: len(one[0]), default=([], set()))
 
-    def _against(self, kind: Kind, value: Any, place: str) -> tuple[list[str], set[Key]]:
-        if kind.keys is not None:
-            return self._as_object(kind, value, place) if isinstance(value, dict) else _wrong(value, place)
-        if kind.items is not None:
-            if not isinstance(value, list):
-                return _wrong(value, place)
-            found = [self._apart(kind.items, each, f"{place}[]") for each in value]
-            return [line for lines, _ in found for line in lines], {key for _, keys in found for key in keys}
-        return ([], set()) if _is(kind.word, value) else _wrong(value, place)
+    def _against(self, kind: Kind, value: Any, place: str) -> Found:
+        if isinstance(kind, tuple) and isinstance(value, dict):
+            return self._as_object(kind, value, place)
+        if isinstance(kind, list) and isinstance(value, list):
+            return _together(self._nearest(kind, each, f"{place}[]") for each in value)
+        is_right = isinstance(kind, str) and _is(kind, value)
+        return [] if is_right else [f"{place}: {str(value)[:60]!r} is not what the page says"], set()
 
-    def _apart(self, kinds: tuple[Kind, ...], value: Any, place: str) -> tuple[list[str], set[Key]]:
-        apart = Page(self.objects, self.named, self.shared)
-        return apart._best(kinds, value, place), apart.seen
-
-    def _as_object(self, kind: Kind, value: Mapping[str, Any], place: str) -> tuple[list[str], set[Key]]:
-        keys = list(self._keys_of(kind))
-        known = {key.name: key for key in keys if key.name is not None}
-        other = next((key for key in keys if key.name is None), None)
-        lines = [
-            f"{place}: {name!r} is not there" for name, key in known.items() if key.is_always and name not in value
-        ]
-        seen: set[Key] = set()
+    def _as_object(self, kind: Object, value: Mapping[str, Any], place: str) -> Found:
+        known = {key.name: key for key in self._keys_of(kind)}
+        lost = [name for name, key in known.items() if name is not None and key.is_always and name not in value]
+        found: list[Found] = [([f"{place}: {name!r} is not there"], set()) for name in lost]
         for name, each in value.items():
-            key = known.get(name, other)
+            key = known.get(name, known.get(None))
             if key is None:
-                lines.append(f"{place}: {name!r} is not on the page")
+                found.append(([f"{place}: {name!r} is not on the page"], set()))
                 continue
             values = key.values or self.shared.get(name, key).values
-            more, found = self._apart(values, each, f"{place}.{name}")
-            lines += more
-            seen |= {key, *found}
-        return lines, seen
+            found += [([], {key}), self._nearest(values, each, f"{place}.{name}")]
+        return _together(found)
 
-    def _keys_of(self, kind: Kind) -> Iterator[Key]:
-        for key in kind.keys or ():
+    def _keys_of(self, kind: Object) -> Iterator[Key]:
+        for key in kind:
             if isinstance(key, Key):
                 yield key
-                continue
-            for named in self.named[key]:
-                yield from self._keys_of(named)
-
-
-def read_page(text: str) -> Page:
-    """The page of this text, whose sections begin with `## `."""
-    page, also = Page(), list[tuple[Key, list[str]]]()
-    for section in re.split(r"^## ", text, flags=re.M):
-        title, _, body = section.partition("\n")
-        plain = " ".join(body.split())
-        for block in _BLOCK.finditer(body):
-            kinds = _read(block["text"])
-            keys = [key for key in kinds[0].keys or () if isinstance(key, Key)]
-            lists = _ALSO.findall(" ".join(body[: block.start()].split()) + " ")
-            if block["name"]:
-                page.named[block["name"].split()[0]] = kinds
-            elif block["text"].startswith("{"):
-                page.objects.setdefault(title, []).extend(kinds)
-            elif lists:  # a key of objects of other sections
-                sections = re.findall(r"`(\w+)`", lists[-1])
-                also += [(Key(key.name, key.values, is_always=False), sections) for key in keys]
             else:
-                page.shared |= {key.name: key for key in keys}
-        page.named |= {name: _read(inline) for name, inline in _INLINE.findall(plain)}
-        for name, left_out in _ABOVE.findall(plain):
-            above = page.objects[title][0].keys or ()
-            kept = [key for key in above if isinstance(key, str) or f"`{key.name}`" not in left_out]
-            page.named[name] = [Kind(keys=tuple(kept))]
-    for key, sections in also:
-        for title in sections:
-            page.objects[title] = [Kind(keys=(*(kind.keys or ()), key)) for kind in page.objects[title]]
-    return page
+                for named in self.named[key]:
+                    assert isinstance(named, tuple)
+                    yield from self._keys_of(named)
 
 
-def _read(text: str) -> list[Kind]:
-    """The objects of a block, or one of the keys that it begins with."""
-    tokens = _TOKEN.findall(text)
-    if tokens[0] != "{":
-        keys, _ = _keys([*tokens, "}"], 0)
-        return [Kind(keys=tuple(keys))]
-    found, at = [], 0
-    while at < len(tokens):
-        kind, at = _kind(tokens, at)
-        found.append(kind)
-    return found
-
-
-def _kinds(tokens: Sequence[str], at: int) -> tuple[tuple[Kind, ...], int]:
-    kind, at = _kind(tokens, at)
-    found = [kind]
-    while tokens[at] == "|":
-        kind, at = _kind(tokens, at + 1)
-        found.append(kind)
-    return tuple(found), at
-
-
-def _kind(tokens: Sequence[str], at: int) -> tuple[Kind, int]:
-    if tokens[at] == "{":
-        keys, at = _keys(tokens, at + 1)
-        return Kind(keys=tuple(keys)), at + 1
-    if tokens[at] == "[":
-        items: list[Kind] = []
-        at += 1
-        while tokens[at] != "]":
-            kinds, at = _kinds(tokens, at)
-            items += kinds
-            at += tokens[at] == ","
-        return Kind(items=tuple(items)), at + 1
-    words = []
-    while tokens[at] not in ("{", "}", "[", "]", ",", ":", "|", "?"):
-        words.append(tokens[at])
-        at += 1
-    assert words, f"nothing stands before {' '.join(tokens[at : at + 8])}"
-    return Kind(word=" ".join(words)), at
-
-
-def _keys(tokens: Sequence[str], at: int) -> tuple[list[Key | str], int]:
-    """The keys of an object up to its brace. A word in capitals is kept as it is."""
-    found: list[Key | str] = []
-    while tokens[at] != "}":
-        names, is_always = [tokens[at]], True
-        at += 1
-        while tokens[at] == "|":
-            names.append(tokens[at + 1])
-            at, is_always = at + 2, False
-        if tokens[at] == "?":
-            at, is_always = at + 1, False
-        values: tuple[Kind, ...] = ()
-        if tokens[at] == ":":
-            values, at = _kinds(tokens, at + 1)
-        is_named = not values and names[0].isupper() and not names[0].startswith('"')
-        for name in names:
-            found.append(name if is_named else Key(name[1:-1] if name.startswith('"') else None, values, is_always))
-        at += tokens[at] == ","
-    return found, at
+def _together(found: Iterable[Found]) -> Found:
+    complaints, seen = list[str](), set[Key]()
+    for lines, keys in found:
+        complaints += lines
+        seen |= keys
+    return complaints, seen
 
 
 def _is(word: str, value: Any) -> bool:
@@ -231,5 +131,91 @@ def _is(word: str, value: Any) -> bool:
     return True
 
 
-def _wrong(value: Any, place: str) -> tuple[list[str], set[Key]]:
-    return [f"{place}: {str(value)[:60]!r} is not what the page says"], set()
+def read_page(text: str) -> Page:
+    """The page of this text, whose sections begin with `## `."""
+    page, also = Page(), list[tuple[Key, list[str]]]()
+    for section in re.split(r"^## ", text, flags=re.M):
+        title, _, body = section.partition("\n")
+        plain = " ".join(body.split())
+        for block in _BLOCK.finditer(body):
+            objects = _Reader(block["text"]).objects()
+            keys = [key for key in objects[0] if isinstance(key, Key)]
+            lists = _ALSO.findall(" ".join(body[: block.start()].split()) + " ")
+            if block["name"]:
+                page.named[block["name"].split()[0]] = [*objects]
+            elif block["text"].startswith("{"):
+                page.objects.setdefault(title, []).extend(objects)
+            elif lists:  # a key of objects of other sections
+                also += [(replace(key, is_always=False), re.findall(r"`(\w+)`", lists[-1])) for key in keys]
+            else:
+                page.shared |= {key.name: key for key in keys}
+        page.named |= {name: [*_Reader(inline).objects()] for name, inline in _INLINE.findall(plain)}
+        for name, left_out in _ABOVE.findall(plain):
+            above = page.objects[title][0]
+            page.named[name] = [tuple(key for key in above if isinstance(key, str) or f"`{key.name}`" not in left_out)]
+    for key, sections in also:
+        for title in sections:
+            page.objects[title] = [(*kind, key) for kind in page.objects[title]]
+    return page
+
+
+class _Reader:
+    """Reads the notation, token by token."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: Sequence[str] = [*_TOKEN.findall(text), "}"]
+        self._at = 0
+
+    def objects(self) -> list[Object]:
+        """The objects of a block, or one of the keys that it begins with."""
+        if self._tokens[0] != "{":
+            return [self._keys()]
+        found = []
+        while self._takes("{"):
+            found.append(self._keys())
+        return found
+
+    def _takes(self, token: str) -> bool:
+        is_next = self._tokens[self._at] == token
+        self._at += is_next
+        return is_next
+
+    def _word(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _keys(self) -> Object:
+        """The keys of an object up to its brace."""
+        found: list[Key | str] = []
+        while not self._takes("}"):
+            names = [self._word()]
+            while self._takes("|"):
+                names.append(self._word())
+            is_always = not self._takes("?") and len(names) == 1
+            values = self._kinds() if self._takes(":") else ()
+            is_named = not values and names[0].isupper() and not names[0].startswith('"')
+            for name in names:
+                found.append(name if is_named else Key(name[1:-1] if name.startswith('"') else None, values, is_always))
+            self._takes(",")
+        return tuple(found)
+
+    def _kinds(self) -> tuple[Kind, ...]:
+        found = [self._kind()]
+        while self._takes("|"):
+            found.append(self._kind())
+        return tuple(found)
+
+    def _kind(self) -> Kind:
+        if self._takes("{"):
+            return self._keys()
+        if self._takes("["):
+            items: list[Kind] = []
+            while not self._takes("]"):
+                items += self._kinds()
+                self._takes(",")
+            return items
+        words = []
+        while self._tokens[self._at] not in "{}[],:|?":
+            words.append(self._word())
+        assert words, f"nothing stands before {' '.join(self._tokens[self._at : self._at + 8])}"
+        return " ".join(words)

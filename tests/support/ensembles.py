@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 
 from hypothesis import strategies as st
 
@@ -94,16 +94,12 @@ def prices(draw: st.DrawFn, types: str = "abn") -> Prices:
 def has_cycle(ensemble: Ensemble, groups: Iterable[Group]) -> bool:
     """Whether operators would wait for each other if each group were one operator."""
     head = {name: group[0] for group in groups for name in group}
-    sorter: TopologicalSorter[str] = TopologicalSorter()
+    waits: dict[str, set[str]] = {}
     for name, before in ensemble.graph.predecessors.items():
-        own = head.get(name, name)
-        for other in before:
-            if head.get(other, other) == own:
-                return True
-            sorter.add(own, head.get(other, other))
+        waits.setdefault(head.get(name, name), set()).update(head.get(other, other) for other in before)
     try:
-        sorter.prepare()
-    except ValueError:
+        TopologicalSorter(waits).prepare()
+    except CycleError:
         return True
     return False
 

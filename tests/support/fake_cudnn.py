@@ -24,23 +24,16 @@ class Tensor:
     arguments: dict[str, Any] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
 
-    def set_output(self, value: bool) -> Tensor:
-        self.attributes["output"] = value
-        return self
+    def __getattr__(self, name: str) -> Callable[[Any], Tensor]:
+        """set_dim and its kin keep in `attributes` what they are given."""
+        if not name.startswith("set_"):
+            raise AttributeError(name)
 
-    def set_data_type(self, value: str) -> Tensor:
-        self.attributes["data_type"] = value
-        return self
+        def keep(value: Any) -> Tensor:
+            self.attributes[name.removeprefix("set_")] = value
+            return self
 
-    def set_uid(self, value: int) -> Tensor:
-        self.attributes["uid"] = value
-        return self
-
-    def set_dim(self, value: list[int]) -> None:
-        self.attributes["dim"] = value
-
-    def set_stride(self, value: list[int]) -> None:
-        self.attributes["stride"] = value
+        return keep
 
 
 @dataclass(eq=False)

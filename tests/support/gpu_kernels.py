@@ -1,28 +1,60 @@
-"""Runs our CUDA C++ kernels on a GPU, on copies of the memory that `host_cuda` made for the host.
+"""The GPU that tests run on: the machine's first one, or with IOSCHED_DESK=1 one made of host memory, for a rehearsal.
 
-With IOSCHED_KERNELS_ON=gpu the tests of all kernels run there; also under compute-sanitizer.
+With IOSCHED_KERNELS_ON=gpu the tests of all CUDA C++ kernels run there, on copies of the memory that `host_cuda` made
+for the host; also under compute-sanitizer.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attached import gpu_or_skip
 
+from iosched.models.errors import DeviceError
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 
 if TYPE_CHECKING:
     from host_cuda import Placed
 
+IS_DESK = os.environ.get("IOSCHED_DESK") == "1"
 ON_GPU = os.environ.get("IOSCHED_KERNELS_ON") == "gpu"
 TOLERANCE = 3e-5
 """At least: a GPU has its own exponentials, and rounds a product and a sum once."""
 _ALIGNMENT = 256
+
+
+@cache
+def attached() -> AttachedGpu | str:
+    """The GPU, or why there is none."""
+    if IS_DESK:
+        import desk_cudnn
+        import desk_cupy
+
+        if reason := desk_cupy.missing() or desk_cudnn.missing():
+            return reason
+        desk = desk_cupy.install()
+        desk.count = 1
+        desk_cudnn.install(pytest.MonkeyPatch(), desk)
+    elif importlib.import_module("desk_cupy").is_installed():
+        return "CuPy is on the desk in this process"
+    try:
+        return attach()
+    except DeviceError as error:
+        return str(error).splitlines()[0]
+
+
+def gpu_or_skip() -> AttachedGpu:
+    """The GPU; skips the test where there is none, with the reason."""
+    found = attached()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
 
 
 @cache

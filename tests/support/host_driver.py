@@ -286,16 +286,28 @@ class HostPlan:
         self.driver._add(stream, run, touches=(*addresses, workspace))
 
 
+@dataclass
+class Kept:
+    """A `CudnnPlanStore` in a dictionary; `times` is whether more may be found by timing."""
+
+    known: dict[str, str] = field(default_factory=dict)
+    times: bool = True
+
+    def choice(self, key: str) -> str | None:
+        return self.known.get(key)
+
+    def choose(self, key: str, value: str) -> str:
+        return self.known.setdefault(key, value)
+
+
 class HostChoice:
     """Stands for `FastestCudnnPlans`: for each kind of kernel a plan under a name that nobody gave it, and two more."""
 
     candidates = (Candidate("eng7_k1=1", 10.0), Candidate("eng8", 11.0), Candidate("eng9", 12.0))
 
     def __init__(self, driver: HostDriver, memory: CudnnPlanStore | None = None) -> None:
-        self.driver = driver
-        self.memory = memory
+        self.driver, self.memory = driver, memory or Kept()
         self.notes: tuple[str, ...] = ()
-        self.stages: dict[str, CudnnPlanNames] = {}
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
@@ -310,17 +322,11 @@ class HostChoice:
         return type(kernel).__name__
 
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
-        known = None if self.memory is None else self.memory.choice(stage_key(signature))
-        return self.stages.get(signature) if known is None else names_from_text(known)
+        known = self.memory.choice(stage_key(signature))
+        return None if known is None else names_from_text(known)
 
     def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
-        if self.memory is None:
-            return self.stages.setdefault(signature, names)
         return names_from_text(self.memory.choose(stage_key(signature), names_to_text(names)))
-
-
-def chooser(driver: HostDriver, memory: CudnnPlanStore | None = None) -> HostChoice:
-    return HostChoice(driver, memory)
 
 
 def _at(address: int, view: View) -> np.ndarray:

@@ -1,16 +1,18 @@
-"""Made-up costs of two lanes, some of them noisy, and graphs of cells that repeat."""
+"""Made-up costs of two lanes, some of them noisy or asked ahead, and graphs of cells that repeat."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 from by_definition import graph_of
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.cost import Question, operator_question
 from iosched.scheduler.latencies import makespans
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.signature import default_label, stage_signature
 
 
 class Lanes:
@@ -95,3 +97,107 @@ class NoisyLanes(KeyedLanes):
 def alone(name: str) -> Stage:
     """A stage of one operator."""
     return Stage(Strategy.CONCURRENT, ((name,),))
+
+
+Key = tuple[str, str]
+
+
+class FixedLanes:
+    """Two lanes on which a stage takes the same whenever it is asked about, and somewhat longer when asked again.
+
+    Latencies depend on the signature alone. Merged stages mostly are faster than their operators side by side.
+    """
+
+    lanes = 2
+
+    def __init__(self, graph: ComputationGraph, seed: int = 0, noise: float = 0.2) -> None:
+        self.graph, self.seed, self.noise = graph, seed, noise
+        label = default_label(graph)
+        self.labels = {operator.name: label(operator) for operator in graph.operators}
+        self.asked: list[Question] = []
+
+    def operator_key(self, name: str) -> str:
+        return self.labels[name]
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return 0.0
+
+    def operator_work_us(self, name: str) -> float:
+        return self.answer_us(operator_question(name, "work"))
+
+    def operator_latency_us(self, name: str) -> float:
+        return self.answer_us(operator_question(name, "operator"))
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return self.answer_us(Question(stage))
+
+    def remeasure(self, stage: Stage) -> float:
+        return self.answer_us(Question(stage, "again"))
+
+    def answer_us(self, question: Question) -> float:
+        self.asked.append(question)
+        return self.fixed_us(question)
+
+    def fixed_us(self, question: Question) -> float:
+        stage = question.stage
+        if question.kind in ("operator", "work"):
+            return self.work_us(stage.operators[0]) * (1.0 if question.kind == "work" else 0.7)
+        groups = [sum(map(self.work_us, group)) for group in stage.groups]
+        busiest = sum(groups) * 0.6 if stage.strategy is Strategy.MERGE else makespans_of(groups)
+        exact = 4.0 + (busiest if len(groups) > 1 else 0.7 * groups[0]) * self.noisy("first", stage)
+        if exact > question.worse_than_us:
+            return question.worse_than_us + (exact - question.worse_than_us) / 1000
+        return exact * (self.noisy("again", stage) if question.kind == "again" else 1.0)
+
+    def work_us(self, name: str) -> float:
+        return 20.0 + 80 * random.Random(f"{self.seed} {self.labels[name]}").random()
+
+    def noisy(self, which: str, stage: Stage) -> float:
+        return 1 + self.noise * random.Random(f"{self.seed} {which} {self.signature(stage)}").random()
+
+    def signature(self, stage: Stage) -> str:
+        return stage_signature(self.graph, stage, lambda operator: self.labels[operator.name])
+
+    def key(self, question: Question) -> Key:
+        """Equal for questions that have one answer."""
+        return question.kind, self.signature(question.stage)
+
+
+class CurtailedLanes(FixedLanes):
+    """The same, and need not tell exactly what is too slow to matter."""
+
+    def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
+        return self.answer_us(Question(stage, worse_than_us=worse_than_us))
+
+
+class KeptLanes(FixedLanes):
+    """The same answers, all of them ahead: refuses what was not handed over."""
+
+    def __init__(self, graph: ComputationGraph, seed: int = 0, noise: float = 0.2) -> None:
+        super().__init__(graph, seed, noise)
+        self.kept: dict[Key, float] = {}
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        self.kept.update((self.key(question), self.fixed_us(question)) for question in questions)
+
+    def answer_us(self, question: Question) -> float:
+        self.asked.append(question)
+        return self.kept[self.key(question)]
+
+
+class Noted:
+    """Answers nothing ahead, and notes what it is handed over and how much was asked by then."""
+
+    def __init__(self, asked: Sequence[Question]) -> None:
+        self.asked = asked
+        self.rounds: list[tuple[Question, ...]] = []
+        self.starts: list[int] = []
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        self.rounds.append(tuple(questions))
+        self.starts.append(len(self.asked))
+
+    def asked_after(self) -> list[list[Question]]:
+        """For each list that was handed over, what was asked from then until the next one."""
+        ends = [*self.starts[1:], len(self.asked)]
+        return [list(self.asked[start:end]) for start, end in zip(self.starts, ends, strict=True)]

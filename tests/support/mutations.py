@@ -1,19 +1,21 @@
-"""Mutators made of functions, random ones, and what must be true of every variant."""
+"""Mutators made of functions, random ones, ways to answer their questions, and what must be true of every variant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from import_helpers import feeds_for, run
+from small_models import feeds_for, run
 
 from iosched.models.export import write_model
+from iosched.models.graph import Scalar
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.mutation.edit import Edit
+from iosched.models.mutation.edit import Answer, Edit, Question
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.mutator import (
     InputMutator,
@@ -111,3 +113,21 @@ def _check_unmodified(variant: Variant) -> None:
             graphs = (variant.base.graph, before[operator.nodes].name), (variant.model.graph, operator.name)
             one, other = (stage_signature(graph, Stage(Strategy.CONCURRENT, ((name,),))) for graph, name in graphs)
             assert one == other
+
+
+def least(question: Question) -> int:
+    return 0
+
+
+def greatest(question: Question) -> int:
+    return len(question.candidates) - 1
+
+
+def at_random(seed: int) -> Answer:
+    random = Random(seed)
+    return lambda question: random.randrange(len(question.candidates))
+
+
+def by_name(chosen: Mapping[str, Scalar]) -> Answer:
+    """Answers by the end of the questions' names: "stage1/kernel" of "mnasnet[output]/stage1/kernel{3,5}"."""
+    return lambda question: question.candidates.index(chosen[question.name.partition("]/")[2].partition("{")[0]])

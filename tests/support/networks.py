@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,25 @@ from iosched.models.model import Model
 from iosched.models.zoo import light, nasnet_a
 from iosched.models.zoo.light import light_model
 
-_ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "zoo"
+CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d"
+
+
+def cached_folder(room: Path, version: str, name: str, fill: Callable[[Path], None]) -> Path:
+    """Folder `name` of a room of pytest's cache, filled once for all tests and runs; other versions are dropped."""
+    folder = room / version
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this test run
+        if not (folder / name).exists():
+            for other in room.iterdir():
+                if other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+                made = Path(unfinished, name)
+                made.mkdir()
+                fill(made)
+                made.rename(folder / name)
+    return folder / name
 
 
 @cache
@@ -32,19 +51,11 @@ def zoo_file(name: str) -> Path:
 
     The short one has two cells in a row where NASNet-A has six, so that every kind of cell is there.
     """
-    folder = _ROOM / _version()
-    path = folder / name / "model.onnx"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this test run
-        if not path.exists():
-            _drop_other_versions()
-            with tempfile.TemporaryDirectory(dir=folder) as unfinished:
-                room = Path(unfinished, name)
-                room.mkdir()
-                onnx.save(_built(name), room / path.name, save_as_external_data=True, location="weights.bin")
-                room.rename(path.parent)
-    return path
+
+    def fill(folder: Path) -> None:
+        onnx.save(_built(name), folder / "model.onnx", save_as_external_data=True, location="weights.bin")
+
+    return cached_folder(CACHE / "zoo", _version(), name, fill) / "model.onnx"
 
 
 def _built(name: str) -> onnx.ModelProto:
@@ -60,9 +71,3 @@ def _version() -> str:
     for source in [Path(light.__file__), *sorted(Path(zoo.__file__).parent.glob("*.py"))]:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _drop_other_versions() -> None:
-    for other in _ROOM.iterdir():
-        if other.name != _version():
-            shutil.rmtree(other, ignore_errors=True)

@@ -9,7 +9,7 @@ import gpu_kernels
 import numpy as np
 import onnx
 from host_cuda import Placed, blank, check, put, weight
-from lowering import loaded, proto_of
+from small_models import loaded, proto_of
 
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import H100, Gpu, Precision, SourceKernel

@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 import onnx
 import onnxruntime
-from lowering import loaded
 from onnx import helper, numpy_helper
+from small_models import loaded
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.optimized import build_kernel_graph
@@ -25,10 +25,7 @@ def run_node(kernels: KernelGraph, one: onnx.NodeProto, values: Mapping[str, np.
     graph = helper.make_graph(
         [one],
         "one",
-        [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in given_values.items()
-        ],
+        [_info(*each) for each in given_values.items()],
         [onnx.ValueInfoProto(name=one.output[0])],
         [numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in constants.items()],
     )

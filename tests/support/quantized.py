@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +50,7 @@ def quantized(
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    logging.getLogger().setLevel(logging.ERROR)  # it would say that the model was not prepared, which it is
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "quantized.onnx")
-        prepared = _prepared(proto, Path(folder, "prepared.onnx"))
+    with _prepared(proto) as (prepared, result):
         quantize_static(
             prepared,
             result,
@@ -68,15 +67,17 @@ def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with weights in whole numbers; what it computes is made whole where it is read, by its own range."""
     from onnxruntime.quantization import quantize_dynamic
 
-    logging.getLogger().setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "quantized.onnx")
-        quantize_dynamic(_prepared(proto, Path(folder, "prepared.onnx")), result)
+    with _prepared(proto) as (prepared, result):
+        quantize_dynamic(prepared, result)
         return onnx.load(result)
 
 
-def _prepared(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model with batch normalization folded into convolutions, in an opset that knows scales for each channel."""
+@contextmanager
+def _prepared(proto: onnx.ModelProto) -> Iterator[tuple[onnx.ModelProto, Path]]:
+    """The model with batch normalization folded into convolutions, in an opset that knows scales for each channel.
+
+    Beside it, where the result is to be written.
+    """
     import onnxruntime
 
     given = onnx.ModelProto()
@@ -91,6 +92,8 @@ def _prepared(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(path)
-    onnxruntime.InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return onnx.load(path)
+    logging.getLogger().setLevel(logging.ERROR)  # it would say that the model was not prepared, which it is
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder, "prepared.onnx"))
+        onnxruntime.InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        yield onnx.load(options.optimized_model_filepath), Path(folder, "quantized.onnx")

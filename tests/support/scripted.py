@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from small_models import FLOAT, loaded, node, proto_of
 
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.baselines import onnxruntime as plain
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
@@ -23,9 +23,11 @@ from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check
+from iosched.runtime.openvino.library import missing
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import default_label
 
+NEEDS_OPENVINO = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 """Whole models of which the schedule found is the fastest, for `script_models`."""
 
@@ -36,39 +38,29 @@ OPENVINO_OPENED = (SimpleNamespace(time=lambda *_: (), close=lambda: None), Chec
 
 def fire(batch: int = 1) -> Model:
     """A squeezing convolution, two that expand it, and their Concat, twice."""
-    return load_model(fire_proto(batch).SerializeToString(), name="fire")
+    return loaded(fire_proto(batch), "fire")
 
 
 def fire_proto(batch: int = 1) -> onnx.ModelProto:
     """`fire` as its file has it."""
     random = np.random.default_rng(0)
-    nodes, weights = [], []
+    nodes, weights = list[onnx.NodeProto](), dict[str, np.ndarray]()
 
-    def convolution(source: str, result: str, channels: int, results: int, size: int) -> None:
-        values = random.standard_normal((results, channels, size, size)).astype(np.float32) / (channels * size)
-        weights.append(numpy_helper.from_array(values, f"{result}_w"))
-        nodes.append(helper.make_node("Conv", [source, f"{result}_w"], [result], pads=[size // 2] * 4))
+    def convolution(source: str, result: str, channels: int, size: int) -> None:
+        values = random.standard_normal((16, channels, size, size)).astype(np.float32) / (channels * size)
+        weights[f"{result}_w"] = values
+        nodes.append(node("Conv", [source, f"{result}_w"], [result], pads=[size // 2] * 4))
 
-    source, channels = "x", 16
-    for name in ("f", "g"):
-        convolution(source, f"{name}s", channels, 16, 1)
-        convolution(f"{name}s", f"{name}1", 16, 16, 1)
-        convolution(f"{name}s", f"{name}3", 16, 16, 3)
-        nodes.append(helper.make_node("Concat", [f"{name}1", f"{name}3"], [f"{name}c"], axis=1))
-        source, channels = f"{name}c", 32
-    shape = [batch, 16, 6, 6]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-    y = helper.make_tensor_value_info("gc", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "fire", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    for source, name, channels in (("x", "f", 16), ("fc", "g", 32)):
+        convolution(source, f"{name}s", channels, 1)
+        convolution(f"{name}s", f"{name}1", 16, 1)
+        convolution(f"{name}s", f"{name}3", 16, 3)
+        nodes.append(node("Concat", [f"{name}1", f"{name}3"], [f"{name}c"], axis=1))
+    return proto_of(nodes, {"x": [batch, 16, 6, 6]}, ["gc"], weights, name="fire")
 
 
-def model_with(nodes: list[onnx.NodeProto], elem_type: int = TensorProto.FLOAT) -> Model:
-    x = helper.make_tensor_value_info("x", elem_type, [2, 3])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "small", [x], [y])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return load_model(made.SerializeToString(), name="small")
+def model_with(nodes: list[onnx.NodeProto], elem_type: int = FLOAT) -> Model:
+    return loaded(proto_of(nodes, {"x": (elem_type, [2, 3])}, ["y"], name="small"), "small")
 
 
 def script_models(
@@ -176,3 +168,24 @@ def _work_us(cost: Any, name: str) -> float:
     graph = cost.backend.graph
     label = default_label(graph)(graph.by_name[name])
     return 50 + int.from_bytes(hashlib.sha256(label.encode()).digest()[:2]) / 1000
+
+
+class Asked:
+    """A user who interrupts a job when a test says so, and gives the answer of the test."""
+
+    can_come = True
+
+    def __init__(self, answer: bool) -> None:
+        self.came = self.accepted = False
+        self.times_asked = 0
+        self._answer = answer
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        yield
+
+    def ask(self) -> None:
+        self.times_asked += 1
+        self.came, self.accepted = False, self._answer
+        if not self._answer:
+            raise KeyboardInterrupt

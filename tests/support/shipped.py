@@ -1,7 +1,14 @@
-"""A schedule document for a model, as `optimize` would have shipped it."""
+"""Schedule documents and optimized files of models, as `optimize` would have shipped them, without a search."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
+
+from iosched.jobs.annotate import annotated
+from iosched.models.export import write_model
+from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
@@ -23,3 +30,10 @@ def document(model: Model, way: str = "greedy", shipped: str = "iosched", **runt
         versions={},
         runtime=dict(runtime),
     )
+
+
+def optimized_file(path: Path, proto: onnx.ModelProto, shipped: str = "iosched") -> Path:
+    """Writes `proto` with a schedule inside."""
+    model = load_model(proto.SerializeToString())
+    write_model(annotated(model, document(model, shipped=shipped)), model.weights, path)
+    return path

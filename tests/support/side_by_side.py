@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from small_models import node, proto_of
 
 SIZE = 9  # of the images, along each axis
 CHANNELS = 4
@@ -73,19 +74,13 @@ class _Builder:
     def __init__(self, random: np.random.Generator, dtype: str) -> None:
         self.random, self.dtype = random, dtype
         self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[TensorProto] = []
+        self.weights: dict[str, np.ndarray] = {}
 
     def model(self, inputs: Mapping[str, Sequence[int]], n_outputs: int, opset: int) -> onnx.ModelProto:
+        outputs = [f"o{index}" for index in range(n_outputs)]
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        graph = helper.make_graph(
-            self.nodes,
-            "side_by_side",
-            [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
-            [helper.make_tensor_value_info(f"o{index}", kind, None) for index in range(n_outputs)],
-            self.weights,
-        )
-        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", opset)])
-        return onnx.shape_inference.infer_shapes(model)
+        proto = proto_of(self.nodes, inputs, outputs, self.weights, opset=opset, ir_version=10, dtype=kind)
+        return onnx.shape_inference.infer_shapes(proto)
 
     def multiply(self, index: int, product: Product, rows: int) -> None:
         attributes = dict(product.attributes)
@@ -95,7 +90,7 @@ class _Builder:
         kinds = [product.type, *(["Add"] if product.bias == "Add" else []), *product.behind]
         for place, kind in enumerate(kinds):
             output = f"o{index}" if place == len(kinds) - 1 else f"{kind}{index}.{place}"
-            self.nodes.append(helper.make_node(kind, inputs, [output], **(attributes if place == 0 else {})))
+            self.nodes.append(node(kind, inputs, [output], **(attributes if place == 0 else {})))
             inputs = [output]
             if place == 0 and product.bias == "Add":
                 inputs.append(self.constant(f"b{index}", (product.columns,)))
@@ -110,8 +105,8 @@ class _Builder:
         source = conv.source
         if conv.relu:
             source = f"r{index}"
-            self.nodes.append(helper.make_node("Relu", [conv.source], [source]))
-        self.nodes.append(helper.make_node("Conv", [source, *constants], [last], **attributes))
+            self.nodes.append(node("Relu", [conv.source], [source]))
+        self.nodes.append(node("Conv", [source, *constants], [last], **attributes))
         for place, kind in enumerate(conv.behind):
             output = f"o{index}" if place == len(conv.behind) - 1 else f"{kind}{index}.{place}"
             self.follow(kind, last, output, channels, len(conv.kernel))
@@ -120,17 +115,17 @@ class _Builder:
     def follow(self, kind: str, source: str, output: str, channels: int, rank: int) -> None:
         names: list[str] = []
         if kind == "Gate":
-            self.nodes.append(helper.make_node("Sigmoid", [source], [f"{output}/sigmoid"]))
-            self.nodes.append(helper.make_node("Mul", [source, f"{output}/sigmoid"], [output]))
+            self.nodes.append(node("Sigmoid", [source], [f"{output}/sigmoid"]))
+            self.nodes.append(node("Mul", [source, f"{output}/sigmoid"], [output]))
             return
         if kind == "BatchNormalization":
             names = [self.constant(f"{output}/{role}", (channels,), role) for role in ("scale", "b", "mean", "var")]
         elif kind in ("Mul", "Add"):
             names = [self.constant(f"{output}/{kind}", (channels, *(1,) * rank))]
-        self.nodes.append(helper.make_node(kind, [source, *names], [output]))
+        self.nodes.append(node(kind, [source, *names], [output]))
 
     def constant(self, name: str, shape: tuple[int, ...], role: str = "") -> str:
         values = self.random.standard_normal(shape)
         values = 0.5 + np.abs(values) if role == "var" else values
-        self.weights.append(numpy_helper.from_array(values.astype(self.dtype), name))
+        self.weights[name] = values.astype(self.dtype)
         return name

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import pytest
 from rich.cells import cell_len
 
-from iosched.cli.common import tables
 from iosched.cli.common.errors import printable
 
 WIDTHS = (40, 60, 80, 120, 200)
@@ -34,15 +31,6 @@ def on_terminal(print_table: Callable[[Terminal], None], width: int, patch: pyte
     return terminal.getvalue()
 
 
-def cells_of(drawn_on: partial[Any]) -> Iterator[str]:
-    """The cells of what `tables` draws: of pairs, or of headers and rows; nothing of a column that is empty."""
-    *headers, rows = drawn_on.args
-    for number, header in enumerate(*headers) if headers else ():
-        if any(row[number] for row in rows):
-            yield header
-    yield from (cell for row in rows for cell in row)
-
-
 def assert_nothing_is_lost(text: str, cells: Iterable[str], width: int) -> None:
     """Every word of every cell is there, short ones in one piece, and no line is longer than the terminal is wide."""
     wide = [line for line in text.splitlines() if cell_len(line) > width]
@@ -53,26 +41,3 @@ def assert_nothing_is_lost(text: str, cells: Iterable[str], width: int) -> None:
     assert not lost, f"{width} columns, {lost[0]!r} is lost in:\n{text}"
     broken = sorted(word for word in words if cell_len(word) <= _SHORT and word not in text)
     assert not broken, f"{width} columns, {broken[0]!r} is broken in:\n{text}"
-
-
-def assert_all_widths_show(shown: Sequence[tuple[str | None, partial[Any]]], show: Callable[..., None]) -> None:
-    """Draws tables that a command printed on terminals of all widths, and loses nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        for title, drawn_on in shown:
-            cells = [*cells_of(drawn_on), title or ""]
-            for width in WIDTHS:
-                text = on_terminal(lambda terminal: show(terminal, title, drawn_on), width, patch, "dumb")  # noqa: B023
-                assert_nothing_is_lost(text, cells, width)
-
-
-def recorded(patch: pytest.MonkeyPatch) -> tuple[list[tuple[str | None, partial[Any]]], Callable[..., None]]:
-    """A list in which all tables will be that are printed from now on, and what prints them."""
-    found: list[tuple[str | None, partial[Any]]] = []
-    show = tables._show
-
-    def record(file: object, title: str | None, drawn_on: partial[Any]) -> None:
-        found.append((title, drawn_on))
-        show(file, title, drawn_on)  # type: ignore[arg-type]
-
-    patch.setattr(tables, "_show", record)
-    return found, show

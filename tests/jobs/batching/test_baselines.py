@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from import_helpers import data, model_of, weight
 from onnx import helper
+from small_models import data, proto_of, weight
 
 from iosched.jobs.batching.baselines import OpenComposition, mixed_schedules
 from iosched.jobs.open_model import opened
@@ -34,7 +34,7 @@ def chain(seed: int) -> Model:
         kernel = 3 if place == LENGTH - 1 else 1 + 2 * ((seed + place) % 3)
         weights[f"w{place}"] = weight(*shape[:2], kernel, kernel, seed=seed)
         nodes.append(node("Conv", [f"t{place - 1}", f"w{place}"], [f"t{place}"], pads=[kernel // 2] * 4))
-    return load_model(data(model_of(nodes, {"x": [1, 4, 16, 16]}, [f"t{LENGTH - 1}"], weights)))
+    return load_model(data(proto_of(nodes, {"x": [1, 4, 16, 16]}, [f"t{LENGTH - 1}"], weights)))
 
 
 @contextmanager

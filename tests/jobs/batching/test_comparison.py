@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from members import chains
-from needs_openvino import NEEDS_OPENVINO
+from scripted import NEEDS_OPENVINO
+from small_models import chains
 
 from iosched.jobs.batching import baselines as methods_
 from iosched.jobs.batching import comparison

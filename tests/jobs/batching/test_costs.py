@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batches import variants
-from import_helpers import data, weight
 from onnx import helper
+from small_models import data, weight
 
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.models.batching.operator_batch import ensemble_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from import_helpers import model_of
-from members import chains, loaded
 from onnx import helper
+from small_models import chains, loaded, proto_of
 
 from iosched.jobs.batching.member_checks import check_members, member_checks
 from iosched.jobs.batching.plan import composed
@@ -33,6 +32,6 @@ def test_a_model_that_computes_something_else_is_named() -> None:
 
 def test_random_models_are_not_compared() -> None:
     nodes = [helper.make_node("RandomNormalLike", ["x"], ["y"])]
-    models = {"r": loaded(model_of(nodes, {"x": [1, 4]}, ["y"], {}), "r")}
+    models = {"r": loaded(proto_of(nodes, {"x": [1, 4]}, ["y"], {}), "r")}
     members = composed(models).composition.members
     assert not list(member_checks({"r/y": np.zeros((1, 4))}, {"r/x": np.zeros((1, 4))}, models, members))

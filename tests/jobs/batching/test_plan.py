@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from alone import assert_as_alone
-from import_helpers import data, model_of, weight
+from batches import assert_as_alone
 from onnx import helper
+from small_models import data, proto_of, weight
 from variants import retrained
 
 from iosched.jobs.batching.plan import BatchSettings, clusters_of, composed, planned_clusters
@@ -46,7 +46,7 @@ def squeezenet(seed: int) -> Model:
 def chain(kind: str, seed: int) -> Model:
     nodes = [node("Conv", ["x", "w"], ["a"]), node(kind, ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     weights = {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)}
-    return load_model(data(model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)))
+    return load_model(data(proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)))
 
 
 def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:

@@ -7,21 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faulty_plans
 import numpy as np
 import onnx
 import pytest
-import wrong_kernels
+from faulty_plans import falsify
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from import_helpers import model_of, weight
-from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
 from quantized import quantized
-from random_models import models
-from scripted import fire
+from scripted import NEEDS_OPENVINO, fire
 from shipped import document
-from small_models import branches
-from wrong_kernels import falsify
+from small_models import branches, models, proto_of, weight
 
 from iosched.jobs.bisect_mismatch.difference import FirstDifference, SchedulePosition
 from iosched.jobs.bisect_mismatch.model_pair import MismatchCase, Values
@@ -99,7 +96,7 @@ def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_i
     nodes = [helper.make_node("Conv", ["x", f"w{name}"], [name]) for name in "ab"]
     nodes += [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Concat", ["a", "b", "r"], ["y"], axis=1)]
     weights = {"wa": weight(8, 8, 1, 1), "wb": weight(8, 8, 1, 1, seed=1)}
-    model = load_model(model_of(nodes, {"x": [1, 8, 5, 5]}, ["y"], weights).SerializeToString())
+    model = load_model(proto_of(nodes, {"x": [1, 8, 5, 5]}, ["y"], weights).SerializeToString())
     stages = (Stage(Strategy.MERGE, (("a",), ("b",))), Stage(Strategy.CONCURRENT, (("r", "y"),)))
     way = replace(document(model), schedule=Schedule((Block(0, stages),)))
     stacked = as_one._stacked_weight
@@ -135,7 +132,7 @@ def test_a_difference_that_dies_out_on_the_way_to_one_output_shows_in_the_other(
         helper.make_node("Relu", ["a"], ["b"]),
         helper.make_node("MaxPool", ["b"], ["z"], kernel_shape=[2, 2]),
     ]
-    model = load_model(model_of(nodes, {"x": [1, 4, 6, 6]}, ["y", "z"], {}).SerializeToString())
+    model = load_model(proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y", "z"], {}).SerializeToString())
     falsify(monkeypatch, "a")
     assert named(ran(model, document(model, "sequential"))).operator == "a"
 
@@ -197,7 +194,7 @@ def test_rounding_that_adds_up_is_told_from_an_operator_that_is_wrong(monkeypatc
         helper.make_node("Relu", ["c"], ["y"]),
     ]
     constants = {"mean": np.full(1, 0.9, np.float32), "many": np.full(1, 50, np.float32)}
-    proto = model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], constants)
+    proto = proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], constants)
     model = load_model(proto.SerializeToString())
     rather_one = {"x": np.full((1, 4, 6, 6), np.arctanh(0.9), np.float32) + np.float32(1e-3)}
     nudge(monkeypatch, "a", 5e-5)
@@ -216,7 +213,7 @@ def nudge(monkeypatch: pytest.MonkeyPatch, operator: str, value: float) -> None:
         graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.float32), f"{true}/value"))
         return [helper.make_node("Add", [f"{true}/computed", f"{true}/value"], [true])]
 
-    monkeypatch.setattr(wrong_kernels, "twice_and", off)
+    monkeypatch.setattr(faulty_plans, "twice_and", off)
     falsify(monkeypatch, operator)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lowering import loaded, proto_of
 from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.jobs.doctor.diagnosis import DoctorRequest, Section
 from iosched.jobs.doctor.machine import check_kernels

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from import_helpers import data
-from small_models import branches
+from small_models import branches, data
 
 import iosched
 from iosched.jobs.loading import batches as loaded_batches

@@ -16,11 +16,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from lowering import proto_of
 from onnx import TensorProto, helper
-from optimized_files import optimized_file
-from shipped import document
-from small_models import branches
+from shipped import document, optimized_file
+from small_models import branches, proto_of
 
 import iosched
 from iosched.models.errors import InvalidModelError, InvalidScheduleError, UsageError

@@ -11,11 +11,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from lowering import proto_of
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, InvalidProtobuf, NoSuchFile
-from optimized_files import optimized_file
-from small_models import branches
+from shipped import optimized_file
+from small_models import branches, proto_of
 
 import iosched
 from iosched.models.errors import InvalidScheduleError, UsageError

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from failing_plans import FAULTS, fail_where, has, is_side_by_side, is_whole
+from faulty_plans import FAULTS, fail_where, falsify, has, is_side_by_side, is_whole
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from onnx import TensorProto, helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
-from wrong_kernels import falsify
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.optimizing import fallback as containment

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import faulty_plans
 import numpy as np
 import pytest
-import wrong_kernels
+from faulty_plans import falsify
 from onnx import helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
-from wrong_kernels import falsify
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.optimizing import output_check as checked_module
@@ -68,7 +68,7 @@ def test_rounding_keeps_nothing_from_shipping_and_is_told(
 ) -> None:
     """Of a result near one, one is taken away: what is left is the rounding before it."""
     falsify(monkeypatch, "a")
-    monkeypatch.setattr(wrong_kernels, "twice_and", nudged)
+    monkeypatch.setattr(faulty_plans, "twice_and", nudged)
     nodes = [
         helper.make_node("Tanh", ["x"], ["a"]),
         helper.make_node("Constant", [], ["many"], value_float=300.0),

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asked import Asked
-from scripted import LATENCIES_US, fire, script_models, script_stages, scripted_round
+from scripted import LATENCIES_US, Asked, fire, script_models, script_stages, scripted_round
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings

@@ -15,18 +15,20 @@ from thread_cluster import (
     KEY,
     ONCE,
     PATIENCE_S,
+    Kept,
     Talk,
+    ThreadPool,
     ThreadTransport,
     asked_in,
     cpu_places,
     finish,
     row,
     soon,
+    thread_pool,
     toy_facts,
     toy_task,
     toys,
 )
-from thread_pool import Kept, ThreadPool, thread_pool
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.cluster import ClusterPool

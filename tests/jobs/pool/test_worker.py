@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from failing_plans import FAULTS, fail_where, has
+from faulty_plans import FAULTS, fail_where, has
 from scripted import LATENCIES_US, fire, latencies_by_stage, script_models, script_stages
 from worker_talk import PATIENCE_S, Talk, count_openings
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from asked import Asked
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from onnx import TensorProto, helper
-from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
+from scripted import LATENCIES_US, Asked, fire, model_with, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.ranking import model_cost as cost_job

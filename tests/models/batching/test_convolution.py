@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from batches import batch, variants
-from import_helpers import weight
 from onnx import helper
+from small_models import weight
 
 node = helper.make_node
 X = {"x": [2, 4, 7, 7]}

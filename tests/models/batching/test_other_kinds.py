@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from batches import Weights, batch, variants
-from import_helpers import weight
 from onnx import TensorProto, helper
+from small_models import weight
 
 node = helper.make_node
 ENDS = {"Concat", "Conv", "Reshape", "Split", "Transpose"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from batches import batch, variants
-from import_helpers import weight
 from onnx import helper
+from small_models import weight
 
 node = helper.make_node
 

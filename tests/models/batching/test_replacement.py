@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
-from batches import greedy_groups
-from import_helpers import data, model_of, weight
-from members import chain, headed, loaded
+from batches import assert_as_alone, greedy_groups
 from onnx import helper
+from small_models import chain, data, headed, loaded, proto_of, weight
 from variants import retrained
 
 from iosched.models.batching.replacement import replaced, write_record
@@ -72,7 +70,7 @@ def test_products_whose_weights_are_scaled_and_turned() -> None:
             "w": weight(6, 8, seed=seed), "b": weight(6, seed=seed + 1), "v": weight(6, 3, seed=seed + 2),
             "c": weight(3, seed=seed + 3),
         }  # fmt: skip
-        return model_of(nodes, {"x": [2, 8]}, ["y"], weights)
+        return proto_of(nodes, {"x": [2, 8]}, ["y"], weights)
 
     models = {name: loaded(gemms(10 * seed), name) for seed, name in enumerate("abc")}
     check(models, loaded(gemms(99), "new"), batches=True, name="a")
@@ -110,7 +108,7 @@ def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
     assert_as_alone(replaced(super_model, "b", new)[0], whole.members, {**models, "b": new})
     nodes = [node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     weights = {"w": weight(4, 4, 3, 3, seed=8), "v": weight(4, 4, 1, 1)}
-    other = loaded(model_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights), "other")
+    other = loaded(proto_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights), "other")
     with pytest.raises(UsageError, match="'b' shares node 'a/a' with other models"):
         replaced(super_model, "b", other)
 
@@ -143,7 +141,7 @@ def test_weights_that_a_graph_inside_a_node_reads() -> None:
             node("If", ["is_more"], ["y"], then_branch=inner[0], else_branch=inner[1]),
         ]
         weights = {"w": weight(2, 4, seed=seed), "zero": np.zeros((), np.float32)}
-        return model_of(nodes, {"x": [2, 4]}, ["y"], weights)
+        return proto_of(nodes, {"x": [2, 4]}, ["y"], weights)
 
     models = {name: loaded(guarded(seed), name) for seed, name in enumerate("ab")}
     check(models, loaded(guarded(7), "new"), batches=False)
@@ -159,7 +157,7 @@ def test_a_result_that_two_models_have_in_common_has_to_stay() -> None:
 
     def net(seed: int) -> onnx.ModelProto:
         nodes = [node("Relu", ["x"], ["r"]), node("Conv", ["r", "w"], ["y"], pads=[1] * 4)]
-        return model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], {"w": weight(4, 4, 3, 3, seed=seed)})
+        return proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], {"w": weight(4, 4, 3, 3, seed=seed)})
 
     _, super_model = one_file({name: loaded(net(0), name) for name in "ab"}, batches=False, shared=("x",))
     with pytest.raises(UsageError, match="'b' shares node 'a/y' with other models"):

@@ -7,13 +7,11 @@ from itertools import combinations
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
-from batches import batch, greedy_groups, variants
+from batches import assert_as_alone, batch, greedy_groups, variants
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data, model_of, weight
 from onnx import helper
-from random_models import models
+from small_models import data, models, proto_of, weight
 from variants import renamed, retrained, shuffled
 
 from iosched.models.batching.operator_batch import ensemble_of, likeness_of
@@ -123,7 +121,7 @@ def test_a_result_that_one_member_alone_returns_is_parted() -> None:
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Conv", ["a", "v"], ["y"])]
     weights = [{"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)} for seed in range(3)]
     inputs = {"x": [1, 4, 6, 6]}
-    protos = [model_of(nodes, inputs, ["y", "a"] if own == 1 else ["y"], each) for own, each in enumerate(weights)]
+    protos = [proto_of(nodes, inputs, ["y", "a"] if own == 1 else ["y"], each) for own, each in enumerate(weights)]
     assert batch(protos).types == {"Concat": 1, "Conv": 2, "Split": 2}
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from batches import variants
-from import_helpers import data, feeds_for, weight
 from onnx import helper
+from small_models import data, feeds_for, weight
 
 from iosched.models.batching.rewrite import joining, parting, weightless
 from iosched.models.batching.rewrite import sample as sample_of

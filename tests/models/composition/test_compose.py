@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data, model_of, weight
 from networks import zoo_file
 from onnx import TensorProto, helper
-from random_models import models
+from small_models import data, models, proto_of, weight
 from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose
@@ -50,7 +49,7 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
         node("Relu", ["h"], ["y"]),
     ]
     weights = {"w0": weight(4, 4, 3, 3), "w1": weight(4, 4, 3, 3, seed=1), "wh": weight(channels, 4, 1, 1, seed=head)}
-    return model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)
+    return proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)
 
 
 @given(models(), models(), st.booleans())
@@ -113,7 +112,7 @@ def test_one_model_twice_has_all_outputs_under_both_names() -> None:
 
 def test_random_operators_are_never_shared() -> None:
     nodes = [node("RandomNormalLike", ["x"], ["n"]), node("Add", ["x", "n"], ["y"])]
-    proto = model_of(nodes, {"x": [2, 3]}, ["y"], {})
+    proto = proto_of(nodes, {"x": [2, 3]}, ["y"], {})
     found = compose(loaded({"a": proto, "b": proto}), ("x",))
     assert [each.op_type for each in found.model.proto.graph.node].count("RandomNormalLike") == 2
     assert found.shared == 0
@@ -139,7 +138,7 @@ def test_graphs_inside_nodes_keep_their_meaning() -> None:
 
     def proto(limit: float) -> onnx.ModelProto:
         constants = {"two": np.full(1, 2, np.float32), "limit": np.array(limit, np.float32)}
-        return model_of(nodes, {"x": [2, 3]}, ["y"], constants)
+        return proto_of(nodes, {"x": [2, 3]}, ["y"], constants)
 
     found = composed({"a": proto(0.0), "b": proto(99.0), "c": proto(0.0)}, ("x",))
     assert [each.op_type for each in found.model.proto.graph.node].count("If") == 2
@@ -152,7 +151,7 @@ def _value(name: str) -> onnx.ValueInfoProto:
 def test_splits_of_another_number_of_parts_differ() -> None:
     def proto(parts: int) -> onnx.ModelProto:
         outputs = [f"y{index}" for index in range(parts)]
-        return model_of([node("Split", ["x"], outputs, axis=1)], {"x": [1, 6, 2]}, outputs, opset=13)
+        return proto_of([node("Split", ["x"], outputs, axis=1)], {"x": [1, 6, 2]}, outputs, opset=13)
 
     for first, second in ((2, 3), (3, 2)):
         assert composed({"a": proto(first), "b": proto(second)}, ("x",)).shared == 0
@@ -166,7 +165,7 @@ def test_names_that_clash_and_several_inputs_and_outputs() -> None:
             node("Relu", ["a/x"], ["y"]),
         ]
         shape, weights = [1, 4, 5, 5], {"w": weight(4, 4, 3, 3, seed=seed)}
-        return model_of(nodes, {"x": shape, "z": shape}, ["b/y", "y"], weights)
+        return proto_of(nodes, {"x": shape, "z": shape}, ["b/y", "y"], weights)
 
     found = composed({"a": proto(1), "b": proto(2), "a.b": proto(1)}, ("z",))
     assert [spec.name for spec in found.model.graph.inputs] == ["a/x", "z", "b/x", "a.b/x"]
@@ -174,7 +173,7 @@ def test_names_that_clash_and_several_inputs_and_outputs() -> None:
 
 
 def test_dynamic_shapes_are_those_that_the_members_were_bound_to() -> None:
-    proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["n", 3]}, ["y"])
+    proto = proto_of([node("Relu", ["x"], ["y"])], {"x": ["n", 3]}, ["y"])
     members = {"a": load_model(data(proto), batch_size=2), "b": load_model(data(proto), input_shapes={"x": (5, 3)})}
     found = compose(members)
     assert_as_alone(found.model, found.members, members)
@@ -228,6 +227,6 @@ def test_a_version_alone_is_raised_where_all_operators_mean_the_same() -> None:
 
 
 def test_a_model_that_onnx_cannot_convert_is_named() -> None:
-    old = model_of([node("LpPool", ["x"], ["y"], kernel_shape=[2, 2])], {"x": [1, 1, 4, 4]}, ["y"], opset=1)
+    old = proto_of([node("LpPool", ["x"], ["y"], kernel_shape=[2, 2])], {"x": [1, 1, 4, 4]}, ["y"], opset=1)
     with pytest.raises(InvalidModelError, match=r"model 'old' has opset 1 and another model has opset 17.*LpPool"):
         compose(loaded({"old": old, "new": backbone(2)}))

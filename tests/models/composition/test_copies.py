@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from hypothesis import given
-from import_helpers import data
-from random_models import models
+from small_models import data, models
 
 from iosched.models.composition.compose import compose, disjoint_union
 from iosched.models.load import assembled_model, load_model

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from import_helpers import data, model_of, weight
 from onnx import helper
+from small_models import data, proto_of, weight
 
 from iosched.models.composition.compose import Footprint, footprint_of, together_nbytes
 from iosched.models.load import load_model
@@ -15,7 +15,7 @@ WEIGHT = 4 * 4 * 4
 
 
 def footprint(nodes: list[object], outputs: list[str], seed: int = 0) -> Footprint:
-    proto = model_of(nodes, {"x": [1, 4, 5, 5]}, outputs, {"w": weight(4, 4, 1, 1), "v": weight(4, 4, 1, 1, seed=seed)})
+    proto = proto_of(nodes, {"x": [1, 4, 5, 5]}, outputs, {"w": weight(4, 4, 1, 1), "v": weight(4, 4, 1, 1, seed=seed)})
     return footprint_of(load_model(data(proto)))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from batches import batch, variants
-from import_helpers import data, feeds_for, weight
 from onnx import helper
+from small_models import data, feeds_for, weight
 
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import compose

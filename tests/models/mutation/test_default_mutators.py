@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data, feeds_for, model_of, run, weight
 from mutations import Custom, check, exported
 from onnx import helper
+from small_models import data, feeds_for, proto_of, run, weight
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
@@ -43,7 +43,7 @@ def model() -> Model:
         node("Add", ["a", "b"], ["y"]),
     ]
     weights = {"w": weight(8, 3, 3, 3), "u": weight(8, 8, 1, 1), "v": weight(8, 8, 3, 3)}
-    return load_model(data(model_of(nodes, {"x": [1, 3, 9, 9]}, ["y"], weights)), name="base")
+    return load_model(data(proto_of(nodes, {"x": [1, 3, 9, 9]}, ["y"], weights)), name="base")
 
 
 def made(mutator: Mutator, *choices: object, base: Model | None = None) -> Variant:
@@ -140,7 +140,7 @@ def test_unknown_layers_are_refused() -> None:
 
 
 def test_layers_need_batch_channels_and_sizes() -> None:
-    flat = load_model(data(model_of([node("Relu", ["x"], ["y"])], {"x": [1, 3]}, ["y"])), name="flat")
+    flat = load_model(data(proto_of([node("Relu", ["x"], ["y"])], {"x": [1, 3]}, ["y"])), name="flat")
     with pytest.raises(UsageError, match=r"mutator 'op' at 'y'.*: no layer turns 'x' of shape \(1, 3\) into \(1, 3\)"):
         variant_of(flat, [OperatorMutator("op", by_name("y"), ["conv3"])], lambda question: 0)
 
@@ -163,7 +163,7 @@ def test_a_window_makes_the_wanted_size_if_possible(size: int, wanted: int, kern
 def widened(channels: int, nodes: list[object], weights: dict[str, np.ndarray], shape: tuple[int, ...]) -> Variant:
     """Convolution a, with more channels, in front of `nodes`, which read it."""
     first = node("Conv", ["x", "first"], ["a"])
-    proto = model_of([first, *nodes], {"x": shape}, ["y"], {"first": weight(4, 2, 1, 1), **weights})  # type: ignore[list-item]
+    proto = proto_of([first, *nodes], {"x": shape}, ["y"], {"first": weight(4, 2, 1, 1), **weights})  # type: ignore[list-item]
 
     def change(edit: Edit) -> None:
         edit.replace("a", weights={1: (channels, 2, 1, 1)})

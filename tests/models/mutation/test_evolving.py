@@ -7,13 +7,10 @@ from random import Random
 
 import onnx
 import pytest
-from answers import at_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
-from mutations import check, mutators
-from random_models import models
-from small_models import branches
+from mutations import at_random, check, mutators
+from small_models import branches, data, models
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from import_helpers import data, model_of, weight
 from onnx import helper
+from small_models import data, proto_of, weight
 
 from iosched.models.load import load_model
 from iosched.models.mutation.graph import GraphView, view_of
@@ -16,7 +16,7 @@ def graph() -> GraphView:
     """x - a - b - c - d, and e of b; d and e are returned, and c as well."""
     nodes = [node("Conv", ["abcde"["abcde".index(name) - 1] if name != "a" else "x", "w"], [name]) for name in "abcd"]
     nodes.append(node("Relu", ["b"], ["e"]))
-    return view_of(load_model(data(model_of(nodes, {"x": [1, 2, 3, 3]}, ["d", "e", "c"], {"w": weight(2, 2, 1, 1)}))))
+    return view_of(load_model(data(proto_of(nodes, {"x": [1, 2, 3, 3]}, ["d", "e", "c"], {"w": weight(2, 2, 1, 1)}))))
 
 
 def names(match: Match) -> list[str]:
@@ -43,7 +43,7 @@ def test_chains_end_where_something_else_reads_or_is_returned() -> None:
 
 def test_chains_do_not_overlap() -> None:
     nodes = [node("Relu", ["x"], ["a"]), *(node("Relu", [one], [other]) for one, other in ("ab", "bc", "cd", "de"))]
-    line = view_of(load_model(data(model_of(nodes, {"x": [2]}, ["e"]))))
+    line = view_of(load_model(data(proto_of(nodes, {"x": [2]}, ["e"]))))
     found = [[node.name for node in targets] for targets in chain("Relu", "Relu")(line)]
     assert found == [["a", "b"], ["c", "d"]]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from import_helpers import data, feeds_for, model_of, run, weight
 from mutations import Custom, check, exported
 from onnx import TensorProto, helper
+from small_models import data, feeds_for, proto_of, run, weight
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
@@ -31,7 +31,7 @@ def model() -> Model:
         node("Concat", ["c", "d"], ["y"], axis=1),
     ]
     weights = {"wa": weight(8, 3, 3, 3), "wc": weight(6, 8, 3, 3), "bc": weight(6), "wd": weight(2, 8, 1, 1)}
-    return load_model(data(model_of(nodes, {"x": [1, 3, 6, 6]}, ["y", "b"], weights)), name="base")
+    return load_model(data(proto_of(nodes, {"x": [1, 3, 6, 6]}, ["y", "b"], weights)), name="base")
 
 
 def changed(change: Change, base: Model | None = None) -> Variant:
@@ -136,7 +136,7 @@ def test_a_view_is_the_graph_of_its_time() -> None:
 
 def test_replacing_an_output_leaves_no_stale_types() -> None:
     nodes = [node("Split", ["x"], ["s", "t"], axis=1), node("Add", ["s", "t"], ["c"])]
-    base = load_model(data(model_of(nodes, {"x": [1, 4, 3, 3]}, ["c"])), name="halves")
+    base = load_model(data(proto_of(nodes, {"x": [1, 4, 3, 3]}, ["c"])), name="halves")
 
     def one(edit: Edit) -> None:
         edit.replace("s", "Relu")
@@ -147,7 +147,7 @@ def test_replacing_an_output_leaves_no_stale_types() -> None:
 
 
 def test_an_output_that_is_fed_cannot_be_another_tensor() -> None:
-    base = load_model(data(model_of([node("Relu", ["x"], ["c"])], {"x": [1, 3]}, ["c", "x"])), name="echo")
+    base = load_model(data(proto_of([node("Relu", ["x"], ["c"])], {"x": [1, 3]}, ["c", "x"])), name="echo")
     with pytest.raises(InvalidModelError, match="graph output 'x' cannot be another tensor: it is an input"):
         changed(lambda edit: edit.connect_output("c", "x"), base)
 
@@ -175,7 +175,7 @@ def test_captures_of_subgraphs_stay() -> None:
         node("Cast", ["most"], ["c"], to=TensorProto.BOOL),
         node("If", ["c"], ["y"], then_branch=inside[0], else_branch=inside[1]),
     ]
-    base = load_model(data(model_of(nodes, {"x": [1, 3]}, ["y", "b"])), name="branching")
+    base = load_model(data(proto_of(nodes, {"x": [1, 3]}, ["y", "b"])), name="branching")
     assert changed(lambda edit: None, base).unmodified == {"b", "most", "c", "y"}
     variant = changed(lambda edit: edit.create("Tanh", ["x"], name="new") and edit.connect("x", "most", 0), base)
     assert variant.unmodified == {"b", "most", "c", "y"}
@@ -238,7 +238,7 @@ def test_parts_are_cut_out_of_the_bases_weights_alone() -> None:
 
 def test_grouped_weights_are_sliced_only_where_groups_mean_the_same() -> None:
     nodes = [node("Conv", ["x", "w"], ["c"], group=4), node("Relu", ["c"], ["y"])]
-    depthwise = load_model(data(model_of(nodes, {"x": [1, 4, 3, 3]}, ["y"], {"w": weight(4, 1, 1, 1)})))
+    depthwise = load_model(data(proto_of(nodes, {"x": [1, 4, 3, 3]}, ["y"], {"w": weight(4, 1, 1, 1)})))
 
     def narrower(edit: Edit) -> None:
         first = edit.create("Conv", ["x"], name="first", weights={1: (3, 4, 1, 1)})
@@ -248,7 +248,7 @@ def test_grouped_weights_are_sliced_only_where_groups_mean_the_same() -> None:
 
     grouped = load_model(
         data(
-            model_of(
+            proto_of(
                 [node("Conv", ["x", "w"], ["c"], group=2), node("Relu", ["c"], ["y"])],
                 {"x": [1, 4, 3, 3]},
                 ["y"],
@@ -261,7 +261,7 @@ def test_grouped_weights_are_sliced_only_where_groups_mean_the_same() -> None:
 
 
 def test_new_weights_have_the_type_of_the_other_operands() -> None:
-    half = model_of([node("Relu", ["x"], ["c"])], {"x": [1, 3, 6, 6]}, ["c"], {}, dtype=TensorProto.FLOAT16)
+    half = proto_of([node("Relu", ["x"], ["c"])], {"x": [1, 3, 6, 6]}, ["c"], {}, dtype=TensorProto.FLOAT16)
 
     def conv(edit: Edit) -> None:
         edit.redirect("c", edit.create("Conv", ["c"], name="new", weights={1: (2, 3, 1, 1)}).name, but=["new"])

@@ -8,13 +8,12 @@ from random import Random
 
 import onnx
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
 from mutations import check, mutators
 from networks import zoo_model
-from random_models import models
+from small_models import data, models
 
 from iosched.models.composition.compose import compose
 from iosched.models.errors import InvalidModelError, IoschedError

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import data, model_of, weight
 from mutations import Custom, exported
 from onnx import helper
+from small_models import data, proto_of, weight
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
@@ -27,7 +27,7 @@ node = helper.make_node
 def base(seed: int = 0) -> Model:
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     weights = {"w": weight(4, 3, 1, 1, seed=seed), "v": weight(4, 4, 1, 1)}
-    return load_model(data(model_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], weights)), name="base")
+    return load_model(data(proto_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], weights)), name="base")
 
 
 def change(targets: Targets, edit: Edit) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from import_helpers import run
 from onnx import TensorProto, helper, numpy_helper
+from small_models import run
 
 from iosched.models.mutation.draft import seeded
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from import_helpers import data, feeds_for, model_of, run, weight
 from mutations import Custom, check, exported
 from onnx import helper
+from small_models import data, feeds_for, proto_of, run, weight
 
 from iosched.models.errors import UsageError
 from iosched.models.export import NodeNote, annotate, write_model
@@ -41,7 +41,7 @@ def base() -> Model:
         "w2": weight(8, 8, 1, 1, seed=3),
         "w3": weight(8, 8, 1, 1, seed=4),
     }
-    return load_model(data(model_of(nodes, {"x": [1, 3, 8, 8]}, ["y"], weights)), name="base")
+    return load_model(data(proto_of(nodes, {"x": [1, 3, 8, 8]}, ["y"], weights)), name="base")
 
 
 def first(question: Question) -> int:
@@ -152,7 +152,7 @@ def test_types_that_onnx_cannot_infer_stay_until_inputs_change() -> None:
         node("QuickGelu", ["a"], ["b"], domain="com.microsoft"),
         node("Relu", ["b"], ["y"]),
     ]
-    proto = model_of(nodes, {"x": [1, 3, 6, 6]}, ["y"], {"w": weight(4, 3, 3, 3)}, domains=["com.microsoft"])
+    proto = proto_of(nodes, {"x": [1, 3, 6, 6]}, ["y"], {"w": weight(4, 3, 3, 3)}, domains=["com.microsoft"])
     proto.graph.value_info.append(helper.make_tensor_value_info("b", 1, [1, 4, 6, 6]))
     model = load_model(data(proto))
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
 import pytest
-from answers import at_random, by_name, every, greatest, least
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_helpers import data
-from mutations import check
+from mutations import at_random, by_name, check, greatest, least
+from small_models import data
 
+from iosched.models.graph import Scalar
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Answer
@@ -22,6 +22,28 @@ from iosched.models.spaces.redraw import Redraw
 from iosched.models.spaces.space import NAMES, builtin_space
 from iosched.models.zoo.mnasnet import MOBILENET_V2, WIDTHS, rounded, sampled, sampled_stages
 from iosched.models.zoo.network import Network
+
+
+def every(plan: Callable[..., Any]) -> Iterator[Any]:
+    """What `plan(choose)` makes of all answers, each once, however they depend on each other."""
+    waiting: list[tuple[int, ...]] = [()]
+    while waiting:
+        path = waiting.pop()
+        sizes: list[int] = []
+        found = plan(_following(path, sizes))
+        yield found
+        for place in range(len(path), len(sizes)):
+            before = (*path, *[0] * (place - len(path)))
+            waiting.extend((*before, index) for index in range(1, sizes[place]))
+
+
+def _following(path: Sequence[int], sizes: list[int]) -> Callable[[Sequence[Scalar], str], Scalar]:
+    def choose(candidates: Sequence[Scalar], what: str) -> Scalar:
+        sizes.append(len(candidates))
+        return candidates[path[len(sizes) - 1] if len(sizes) <= len(path) else 0]
+
+    return choose
+
 
 SIZE = 32
 SPACES = [builtin_space(name) for name in NAMES]

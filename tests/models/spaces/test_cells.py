@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from import_helpers import data
+from small_models import data
 
 from iosched.models.load import load_model
 from iosched.models.spaces import darts, nasnet

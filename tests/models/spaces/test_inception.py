@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from answers import by_name
-from import_helpers import data
-from mutations import check
+from mutations import by_name, check
 from networks import zoo_model
+from small_models import data
 
 from iosched.models.load import load_model
 from iosched.models.model import Model

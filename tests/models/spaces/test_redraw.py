@@ -6,9 +6,8 @@ from itertools import product
 
 import onnx
 import pytest
-from answers import by_name
-from import_helpers import data
-from mutations import check
+from mutations import by_name, check
+from small_models import data
 
 from iosched.models.load import load_model
 from iosched.models.mutation.variant import variant_of

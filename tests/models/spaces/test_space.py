@@ -7,7 +7,7 @@ from functools import partial
 
 import onnx
 import pytest
-from import_helpers import data
+from small_models import data
 
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
-from scripted import fire, model_with
+from scripted import NEEDS_OPENVINO, fire, model_with
 
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines import openvino

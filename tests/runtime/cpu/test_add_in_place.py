@@ -9,8 +9,9 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import check_everything, loaded, proto_of, weight
+from lowering import check_everything
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from accepted_models import MODELS as ACCEPTED
 from accepted_models import recurrent
-from lowering import FLOAT, baselines, check_everything, check_schedules, loaded, proto_of, weight
+from lowering import baselines, check_everything, check_schedules
 from onnx import TensorProto, helper
+from small_models import FLOAT, loaded, proto_of, weight
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.export import write_model

@@ -10,10 +10,11 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import check_schedules, divided_at_random, drawn, loaded, proto_of, weight
+from lowering import check_schedules, drawn
 from networks import zoo_model
 from onnx import ModelProto, helper
 from quantized import quantized
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.calls import Call, assign_lanes, overlap, steps_of
@@ -23,6 +24,19 @@ from iosched.runtime.plan import ExecutionPlan, Space, View, Wait
 from iosched.runtime.waits import Step, find_waits, input_spaces
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+
+
+def divided_at_random(schedule: Schedule, lanes: int, seed: int) -> Schedule:
+    """The schedule with random lanes for the groups of each of its stages; groups may share lanes, lanes may idle."""
+    draw = random.Random(seed)
+
+    def divided(stage: Stage) -> Stage:
+        if stage.strategy is not Strategy.CONCURRENT:
+            return stage
+        chosen = (draw.sample(range(lanes), draw.randint(1, lanes)) for _ in stage.groups)
+        return replace(stage, division=Division(lanes, tuple(tuple(sorted(own)) for own in chosen)))
+
+    return Schedule(tuple(replace(block, stages=tuple(map(divided, block.stages))) for block in schedule.blocks))
 
 
 def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from lowering import check_everything, loaded, proto_of, random_schedule, weight
+from lowering import check_everything, random_schedule
 from networks import zoo_model
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu.backend import CpuBackend

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from lowering import check_schedules, loaded, proto_of, weight
+from lowering import check_schedules
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
@@ -67,7 +68,7 @@ def test_two_convolutions_merged(
         proto.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
     else:
         proto = expand(order, kernels, 16, 32)
-    model = loaded(proto, batch)
+    model = loaded(proto, batch_size=batch)
     with CpuBackend(model, lanes=2) as backend:
         schedule = merging(backend.graph, *stack)
         if order != ("a", "a"):  # there `b` leaves the blocked layout by a second node
@@ -79,14 +80,14 @@ def test_two_convolutions_merged(
 @pytest.mark.parametrize(("channels", "results"), [(3, 16), (3, 20), (8, 12), (20, 36), (17, 5), (64, 48)])
 def test_any_numbers_of_channels(batch: int, channels: int, results: int) -> None:
     """Few enough for the plain layout, blocks filled and not: merged, or not merged but still right."""
-    model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), channels, results), batch)
+    model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), channels, results), batch_size=batch)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, iter([("merged", merging(backend.graph, "a", "b"))]))
 
 
 @pytest.mark.parametrize("results", [(16, 32), (32, 16), (64, 16)])
 def test_numbers_of_channels_that_differ(results: tuple[int, int]) -> None:
-    model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), 16, results), 1)
+    model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), 16, results), batch_size=1)
     with CpuBackend(model, lanes=2) as backend:
         schedule = merging(backend.graph, "a", "b")
         assert can_merge(backend.graph, ("a", "b"))
@@ -98,7 +99,7 @@ def test_numbers_of_channels_that_differ(results: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kernels", [((1, 1), (3, 3)), ((5, 3), (3, 1))], ids=str)
 def test_dilated_convolutions_merged(dilation: int, kernels: tuple[tuple[int, int], tuple[int, int]]) -> None:
     """As a kernel grows by two, its reach grows by two dilations."""
-    model = loaded(expand(("a", "b"), kernels, 16, 16, dilation), 1)
+    model = loaded(expand(("a", "b"), kernels, 16, 16, dilation), batch_size=1)
     with CpuBackend(model, lanes=2) as backend:
         schedule = merging(backend.graph, "a", "b")
         assert merged_nodes(backend, schedule)
@@ -109,7 +110,7 @@ def test_parts_that_are_outputs() -> None:
     proto = expand(("a", "b"), ((1, 1), (3, 3)), 16, 16)
     proto.graph.output.extend(helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("a", "b"))
     for batch in (1, 2):
-        model = loaded(proto, batch)
+        model = loaded(proto, batch_size=batch)
         with CpuBackend(model, lanes=2) as backend:
             check_schedules(model, backend, iter([("merged", merging(backend.graph, "a", "b"))]))
 
@@ -118,7 +119,7 @@ def test_in_order_the_merged_result_is_the_concat() -> None:
     """At batch 1 one kernel writes both parts straight into the Concat's buffer; swapped, they are copied."""
     calls = {}
     for order in (("a", "b"), ("b", "a")):
-        with CpuBackend(loaded(expand(order, ((1, 1), (3, 3)), 16, 32), 1), lanes=1) as backend:
+        with CpuBackend(loaded(expand(order, ((1, 1), (3, 3)), 16, 32), batch_size=1), lanes=1) as backend:
             plan = backend.lower(merging(backend.graph, "a", "b")).plan
             calls[order] = sum(len(lane) for lane in plan.lanes)
     assert calls["b", "a"] == calls["a", "b"] + 2
@@ -131,7 +132,7 @@ def test_a_sum_that_was_fused_in_is_not_merged() -> None:
     del proto.graph.node[:]
     proto.graph.node.extend([n for n in nodes if n.output[0] != "b"][:-1])
     proto.graph.node.extend([node("Add", ["bc", "h"], ["s"]), node("Relu", ["s"], ["b"]), nodes[-1]])
-    model = loaded(proto, 1)
+    model = loaded(proto, batch_size=1)
     with CpuBackend(model, lanes=2) as backend:
         unit_of = backend.coarse.units.unit_of
         owner = next(o.name for o in model.graph.operators if "bc" in (*o.nodes, *o.outputs))

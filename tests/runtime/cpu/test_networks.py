@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from gpu_plans import merged_schedule
-from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, searched, weight
+from lowering import baselines, check_everything, check_schedules, drawn, searched
 from networks import zoo_model
 from onnx import ModelProto, helper
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Strategy
@@ -39,7 +40,7 @@ def separable_cell() -> ModelProto:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_separable_cell(batch: int) -> None:
-    check_everything(loaded(separable_cell(), batch), lanes=(1, 2, 3, 4))
+    check_everything(loaded(separable_cell(), batch_size=batch), lanes=(1, 2, 3, 4))
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lowering import check_schedules, fused_chain, loaded, random_schedule
+from lowering import check_schedules, random_schedule
 from networks import zoo_model
 from onnx import helper
+from small_models import fused_chain, loaded
 
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, weight
+from lowering import baselines, check_everything, check_schedules, drawn
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend

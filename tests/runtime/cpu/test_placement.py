@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lowering import check_everything, loaded, proto_of, weight
+from lowering import check_everything
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.optimized import build_kernel_graph

@@ -14,24 +14,55 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given
-from invocations import Shapes, candidate, floats, invoked, lent, program_of
-from lowering import loaded
 from onnx.helper import make_attribute, make_node
-from random_models import models
-from small_models import branches
+from small_models import branches, loaded, models, proto_of
 
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu import native, proofs
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
-from iosched.runtime.cpu.kernels import InvokedNode, invoked_node, is_invocable
+from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program, invoked_node, is_invocable
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
-from iosched.runtime.cpu.native_kernels import RuntimeHandle
-from iosched.runtime.cpu.proofs import proven
+from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator
+from iosched.runtime.cpu.proofs import Candidate, proven
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.scheduler.baselines import greedy, sequential
+
+OPSETS = {"": 17, "com.microsoft": 1, "com.microsoft.nchwc": 1}
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def floats(shapes: Shapes) -> dict[str, View]:
+    return {name: View(name, "float32", shape, 0, 4 * int(np.prod(shape))) for name, shape in shapes.items()}
+
+
+def program_of(
+    node: onnx.NodeProto, reads: Mapping[str, View], writes: Mapping[str, View], constants: Mapping[str, np.ndarray]
+) -> Program:
+    inputs = {name: (ELEMENT_TYPE[view.dtype], view.shape or ()) for name, view in reads.items()}
+    outputs = {name: ELEMENT_TYPE[view.dtype] for name, view in writes.items()}
+    model = proto_of([node], inputs, outputs, constants, domains=[domain for domain in OPSETS if domain])
+    return Program(model.SerializeToString, tuple(reads), tuple(writes))
+
+
+def invoked(
+    node: onnx.NodeProto, reads: Mapping[str, View], writes: Mapping[str, View], constants: Mapping[str, np.ndarray]
+) -> InvokedNode:
+    found = invoked_node(node, OPSETS, reads, writes, constants)
+    assert found is not None
+    return found
+
+
+def lent(runtime: NativeRuntime) -> RuntimeHandle:
+    return RuntimeHandle(runtime.library, runtime.handle.pointer)
+
+
+def candidate(runtime: NativeRuntime, program: Program, node: InvokedNode) -> Candidate:
+    return Candidate(program, node, operator(lent(runtime), node))
+
 
 pytestmark = pytest.mark.skipif(not available(), reason="there is no compiled executor")
 

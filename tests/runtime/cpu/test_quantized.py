@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lowering import baselines, check_schedules, drawn, loaded, proto_of
+from lowering import baselines, check_schedules, drawn
 from onnx import helper
 from quantized import quantized, quantized_in_the_run
+from small_models import loaded, proto_of
 
 from iosched.models.model import Model
 from iosched.models.zoo.light import light_model
@@ -25,7 +26,7 @@ pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 @cache
 def network(name: str, activations: str = "uint8", weights: str = "int8", with_pairs: bool = True) -> Model:
     made = quantized(light_model(name), activations=activations, weights=weights, with_pairs=with_pairs)
-    return loaded(made, 1)
+    return loaded(made, batch_size=1)
 
 
 def check_bits(model: Model, backend: CpuBackend, seeds: Sequence[int] = (0, 1)) -> None:
@@ -55,7 +56,7 @@ def test_squeezenet(with_pairs: bool, native: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "lanes"), [("squeezenet", 1, 4), ("shufflenet", 1, 3), ("squeezenet", 2, 3)])
 def test_on_several_lanes(name: str, batch: int, lanes: int) -> None:
-    model = network(name) if batch == 1 else loaded(quantized(light_model(name)), batch)
+    model = network(name) if batch == 1 else loaded(quantized(light_model(name)), batch_size=batch)
     with CpuBackend(model, lanes=lanes) as backend:
         check_bits(model, backend, seeds=(lanes,))
 
@@ -92,6 +93,6 @@ def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> Non
 @pytest.mark.slow
 def test_numbers_made_whole_in_the_run() -> None:
     """Convolutions are cut; what looks for the range of a tensor is not."""
-    model = loaded(quantized_in_the_run(light_model("squeezenet")), 1)
+    model = loaded(quantized_in_the_run(light_model("squeezenet")), batch_size=1)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, (0,))]))

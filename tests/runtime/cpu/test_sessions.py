@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lowering import check_schedules, loaded, proto_of, weight, with_sessions
+from lowering import check_schedules, with_sessions
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernels import Program

@@ -9,9 +9,10 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import FLOAT, baselines, check_schedules, loaded, proto_of, weight
+from lowering import baselines, check_schedules
 from onnx import helper
 from parts import check_model, check_parts
+from small_models import FLOAT, loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.optimized import build_kernel_graph

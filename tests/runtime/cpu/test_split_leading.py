@@ -6,9 +6,10 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import check_everything, loaded, proto_of, weight
+from lowering import check_everything
 from onnx import helper
 from parts import check_model
+from small_models import loaded, proto_of, weight
 
 pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import FLOAT, loaded, proto_of, weight
 from onnx import TensorProto, helper
 from parts import check_model, check_parts
 from quantized import quantized
+from small_models import FLOAT, loaded, proto_of, weight
 
 from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.cpu.split import split

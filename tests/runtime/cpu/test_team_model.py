@@ -12,9 +12,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
-from random_models import models
-from small_models import branches
+from small_models import branches, loaded, models, proto_of, weight
 
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model

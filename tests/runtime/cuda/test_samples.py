@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 
 import numpy as np
 import pytest
-from host_driver import HostDriver, chooser
+from host_driver import HostChoice, HostDriver
 
 from iosched.models.model import Model
 from iosched.runtime.cuda import kernels
@@ -25,7 +25,7 @@ ALL = {**SAMPLES, **CUDNN_SAMPLES}
 
 def lowered(model: Model, precision: str) -> Lowering:
     driver = HostDriver()
-    backend = CudaBackend(model, driver, chooser(driver), Precision(precision))  # type: ignore[arg-type]
+    backend = CudaBackend(model, driver, HostChoice(driver), Precision(precision))  # type: ignore[arg-type]
     return backend.lower_fused(sequential(backend.graph))
 
 
@@ -69,7 +69,7 @@ def test_weights_are_the_same_each_time() -> None:
 
 def test_three_groups_run_side_by_side_in_kernels_of_our_own() -> None:
     driver = HostDriver()
-    backend = CudaBackend(sample(THREE_GROUPS), driver, chooser(driver), Precision("fp32"))
+    backend = CudaBackend(sample(THREE_GROUPS), driver, HostChoice(driver), Precision("fp32"))
     lowering = backend.lower(greedy(backend.graph))
     assert len(lowering.plan.lanes) == 3
     assert all(len(lane) >= 2 for lane in lowering.plan.lanes)

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from import_helpers import data, model_of
-from needs_openvino import NEEDS_OPENVINO
 from onnx import TensorProto, helper, numpy_helper
-from scripted import fire, fire_proto, model_with
+from scripted import NEEDS_OPENVINO, fire, fire_proto, model_with
+from small_models import data, proto_of
 
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.load import load_model
@@ -77,7 +76,7 @@ def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
 def test_unused_input_is_accepted_and_not_passed() -> None:
     """OpenVINO leaves it out, of the file as it was given and of one that was bound to another batch size."""
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    proto = model_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
+    proto = proto_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
     for batch_size in (1, 2):
         check_numbers(load_model(data(proto), batch_size=batch_size))
 
@@ -156,7 +155,7 @@ def test_additions_of_newer_opsets_that_openvino_ignores_are_refused(
 ) -> None:
     inputs = ["x", "x"] if kind == "BitShift" else ["x"]
     node = helper.make_node(kind, inputs, ["y"], **attributes)
-    model = load_model(data(model_of([node], {"x": [1, 2, 4, 4]}, ["y"], opset=28, dtype=dtype)))
+    model = load_model(data(proto_of([node], {"x": [1, 2, 4, 4]}, ["y"], opset=28, dtype=dtype)))
     if runs:
         check_numbers(model)
     else:

@@ -14,7 +14,7 @@ from iosched.jobs.pool.ray.actor import WorkerActor
 @pytest.fixture
 def worker() -> WorkerActor:
     """One that has described itself."""
-    made = WorkerActor("cpu", 1, (), "standin_worker:Standin")
+    made = WorkerActor("cpu", 1, (), "ray_workers:Standin")
     (line,) = made.said()
     assert json.loads(line)["device"] == "cpu"
     return made

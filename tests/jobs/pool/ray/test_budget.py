@@ -31,7 +31,7 @@ def test_a_search_keeps_to_its_budget_on_a_noisy_machine_where_its_worker_dies(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IOSCHED_PROFILE_DB", str(tmp_path / "profile.sqlite"))
-    monkeypatch.setattr(pool_cluster, "RayTransport", partial(RayTransport, made_by="noisy_worker:Noisy"))
+    monkeypatch.setattr(pool_cluster, "RayTransport", partial(RayTransport, made_by="ray_workers:Noisy"))
     onnx.save(fire_proto(), "fire.onnx")
     words = ("optimize", "fire.onnx", "--cluster", "local:2", "--threads", "1", "--budget", f"{BUDGET_S:g}", "--json")
     with surroundings(tmp_path, IOSCHED_TEST_DIES=str(tmp_path / "died")):

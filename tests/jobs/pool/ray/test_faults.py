@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 WORKERS = min(2, cpu_count())
 PATIENCE = Timeouts(reconnect_s=0.1)
-QUIET = "quiet_worker:quiet"
+QUIET = "ray_workers:quiet"
 SETTINGS = OptimizeSettings(device="cpu", threads=1)
 SEEN_WITHIN_S = 60.0
 
@@ -125,7 +125,7 @@ def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
     both = replace(first, cores=first.cores + second.cores)
     places = (first, replace(second, node="other"), both)
     monkeypatch.setattr("iosched.jobs.pool.ray.transport.local_places", lambda *_: places)
-    killer = Killer(path, lambda transport: None, "quiet_worker:unlike")
+    killer = Killer(path, lambda transport: None, "ray_workers:unlike")
     with opened(killer) as pool:
         assert optimized(pool).measured_us is not None
         sooner_or_later(pool, lambda: len(unused(killer)) == 2)

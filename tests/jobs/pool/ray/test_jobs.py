@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pool(folder: Path, watcher: Watcher) -> Iterator[ClusterPool]:
     with pytest.MonkeyPatch.context() as patch, surroundings(folder):
         patch.setattr("iosched.profiler.store.schema.BUSY_TIMEOUT_SECONDS", 0.1)
-        patch.setattr(pool_cluster, "RayTransport", partial(RayTransport, made_by="quiet_worker:quiet"))
+        patch.setattr(pool_cluster, "RayTransport", partial(RayTransport, made_by="ray_workers:quiet"))
         with pool_cluster.cluster_pool(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
             yield found
 

@@ -14,9 +14,8 @@ import pytest
 import session
 from clusters import PATIENCE_S, surroundings
 from clusters import soon as soon_at_all
-from slept_worker import slept_task
-from thread_cluster import KEY
-from thread_pool import Kept
+from ray_workers import slept_task
+from thread_cluster import KEY, Kept
 
 from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.ray.address import LocalCluster
@@ -25,14 +24,14 @@ from iosched.jobs.pool.task import Pending
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
 
-SLEPT = "slept_worker:Slept"
+SLEPT = "ray_workers:Slept"
 WORKERS = min(2, cpu_count())
 LENGTHS_S = [0.1] * 12
 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from slept_worker import slept_task
+from ray_workers import slept_task
 from test_kills import LENGTHS_S, pool_on, result
 with pool_on(Path(sys.argv[1])) as pool:
     print(result(pool, pool.submit(slept_task("network", LENGTHS_S))), flush=True)

@@ -10,11 +10,26 @@ from pathlib import Path
 
 import pytest
 import session
-from clusters import Driver, driver, listening, soon, surroundings
+from clusters import Driver, driver, soon, surroundings
 
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.transport import Lost, Place, Said, Stop
 from iosched.runtime.cores import cpu_count
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses that a process listens at, as /proc has them: in hexadecimal, its words in the machine's order."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(descriptor.readlink()))
+        except FileNotFoundError:
+            continue
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
+    ]
+    return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and f"socket:[{words[9]}]" in sockets}
+
 
 WORKERS = min(2, cpu_count())
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ DRIVER = """
 import sys, time
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.transport import RayTransport
-transport = RayTransport(LocalCluster(1), made_by="standin_worker:Standin")
+transport = RayTransport(LocalCluster(1), made_by="ray_workers:Standin")
 while not transport.receive(1.0):
     pass
 print(transport.pid, flush=True)

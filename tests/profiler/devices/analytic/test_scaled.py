@@ -14,8 +14,8 @@ import pytest
 from by_definition import best_us, groups_of
 from hypothesis import given
 from hypothesis import strategies as st
-from random_models import models
 from scripted import fire
+from small_models import models
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model

@@ -11,10 +11,9 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from import_helpers import model_of
 from networks import zoo_model
 from onnx import helper
-from random_models import models
+from small_models import models, proto_of
 
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
@@ -331,7 +330,7 @@ def test_every_schedule_of_every_model_has_an_interval(model: onnx.ModelProto, d
 
 def test_stages_that_run_no_kernel_gain_nothing() -> None:
     nodes = [helper.make_node("Identity", ["x"], [name]) for name in ("a", "b")]
-    model = load_model(model_of(nodes, {"x": [2, 2]}, ["a", "b"]).SerializeToString(), name="renames")
+    model = load_model(proto_of(nodes, {"x": [2, 2]}, ["a", "b"]).SerializeToString(), name="renames")
     gpu = gpu_named("v100")
     assert gpu is not None
     at = AnalyticUncertainty(AnalyticCost(model.graph, gpu))

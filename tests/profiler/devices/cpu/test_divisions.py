@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
 from scripted import LATENCIES_US, script_models
+from small_models import loaded, proto_of, weight
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.model import Model

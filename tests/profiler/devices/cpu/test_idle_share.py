@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from lowering import loaded, proto_of, weight
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost

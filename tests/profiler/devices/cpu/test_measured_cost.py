@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from failing_plans import fail_where, has, is_side_by_side
+from faulty_plans import fail_where, has, is_side_by_side
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import OptimizeSettings, optimize

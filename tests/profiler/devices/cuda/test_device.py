@@ -9,10 +9,9 @@ import pytest
 from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver
-from host_gpu import HostGpu, attach_host, time_by_size
-from launch_gap import LaunchGap
+from host_gpu import HostGpu, LaunchGap, attach_host, time_by_size
 from scripted import fire
-from separables import separables
+from small_models import separables
 
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench

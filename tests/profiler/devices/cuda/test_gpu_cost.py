@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
+from host_driver import HostChoice, HostDriver
 from scripted import fire
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -22,7 +22,7 @@ pytestmark = needs_compiler
 
 def cost_of(model: Model, database: ProfileDatabase) -> CudaStageCost:
     driver = HostDriver()
-    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host")
+    return CudaStageCost(CudaBackend(model, driver, HostChoice(driver), Precision("fp32")), database, "Host")
 
 
 def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 from scripted import fire
-from separables import separable_operators, separables
+from small_models import separable_operators, separables
 
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.settings import OptimizeSettings

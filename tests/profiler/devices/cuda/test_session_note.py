@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from gpu_plans import expected_outputs
 from host_cuda import needs_compiler
-from host_exchange import OnDevice, on_host
-from host_gpu import attach_host
+from host_gpu import OnDevice, attach_host, on_host
 from scripted import fire
-from session_models import sliced
+from small_models import sliced
 
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench

@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alone import assert_as_alone
+from batches import assert_as_alone
 from gpu_plans import relative_error
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
-from members import chains
+from small_models import chains
 
 from iosched.jobs.batch import BatchSettings, batch
 from iosched.jobs.run import open_executor

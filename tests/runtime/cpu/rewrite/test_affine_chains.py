@@ -10,8 +10,9 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import baselines, check_schedules, loaded, proto_of, weight
+from lowering import baselines, check_schedules
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.editable_graph import EditableGraph
 from iosched.models.model import Model

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import baselines, check_everything, check_schedules, loaded, proto_of, weight
+from lowering import baselines, check_everything, check_schedules
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend

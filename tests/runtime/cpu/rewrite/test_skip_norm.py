@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from lowering import check_everything, loaded, proto_of, weight
+from lowering import check_everything
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.models.node_attributes import number

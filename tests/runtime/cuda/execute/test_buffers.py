@@ -14,8 +14,8 @@ from host_cuda import needs_compiler
 from host_driver import Event, Graph, HostChoice, HostDriver, HostMemory, HostPlan, Operation, Stream
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of, weight
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model

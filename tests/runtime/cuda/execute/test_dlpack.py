@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
-from host_exchange import HERE, HostExchange, OnDevice, on_host
-from lowering import loaded, proto_of
+from host_driver import HostChoice, HostDriver
+from host_gpu import HERE, HostExchange, OnDevice, on_host
 from onnx import helper
-from session_models import sliced
+from small_models import loaded, proto_of, sliced
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
@@ -52,7 +51,7 @@ class Desk:
         self.model, self.driver = model, HostDriver(seed)
         self.theirs = self.driver.new_stream()
         self.exchange = HostExchange(self.driver, {77: self.theirs})
-        choose = chooser(self.driver)
+        choose = HostChoice(self.driver)
         sessions = None if provider is None else ProviderSessions(self.driver, provider, id)
         precision = Precision("fp32")
         backend = CudaBackend(model, self.driver, choose, precision, sessions=sessions, exchange=self.exchange)
@@ -263,6 +262,6 @@ def test_pinned_memory_of_another_library_is_the_hosts() -> None:
 def test_without_an_exchange_arrays_of_the_host_are_all_that_is_taken() -> None:
     model = two_inputs()
     driver = HostDriver()
-    backend = CudaBackend(model, driver, chooser(driver), Precision("fp32"))
+    backend = CudaBackend(model, driver, HostChoice(driver), Precision("fp32"))
     with pytest.raises(UsageError, match="in host memory to `run`"):
         backend.compile(greedy(backend.graph)).run_on_device(arrays(model))

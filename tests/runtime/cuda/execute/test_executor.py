@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from host_cuda import needs_compiler
-from host_driver import HostDriver, HostMemory, HostPlan, Stream, chooser
+from host_driver import HostChoice, HostDriver, HostMemory, HostPlan, Stream
 from scripted import fire
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -52,7 +52,7 @@ def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
     network = Network(model, Precision("fp32"), list(Layout)[seed % len(Layout)])
     for schedule in (sequential(model.graph), greedy(model.graph)):
         driver = HostDriver(seed)
-        executor = CudaExecutor(lower(network, schedule, barriers=barriers), driver, chooser(driver))
+        executor = CudaExecutor(lower(network, schedule, barriers=barriers), driver, HostChoice(driver))
         executor.poison()
         found = executor.run(callers(model, inputs, executor))
         for name, array in expected(model, inputs).items():
@@ -89,7 +89,7 @@ def test_many_stages_share_streams_and_give_their_memory_back() -> None:
     for stage in stages_of(model):
         lowering = lower_stage(network, stage)
         assert lowering is not None
-        executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+        executor = CudaExecutor(lowering, driver, HostChoice(driver), lanes)
         executor.upload({view.buffer: np.ones(view.shape or (), view.dtype) for view in executor.inputs})
         assert len(driver.held) > len(lowering.plan.lanes)
         executor.close()
@@ -119,7 +119,7 @@ def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
     with pytest.raises(ExecutionError, match="not in a capture"):
         CudaExecutor(lowering, driver, fails, lanes)  # type: ignore[arg-type]
     broken = driver.streams[:]
-    executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+    executor = CudaExecutor(lowering, driver, HostChoice(driver), lanes)
     executor.run(callers(model, random_inputs(model.graph.inputs), executor))
     assert all(stream.capture is None for stream in broken)
     assert len(driver.streams) == 2 * len(broken)
@@ -132,7 +132,7 @@ def test_an_executor_that_was_dropped_is_not_destroyed_inside_the_capture_of_ano
     lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
     gc.collect()
     for _ in range(2):
-        executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+        executor = CudaExecutor(lowering, driver, HostChoice(driver), lanes)
         executor.time_many(1, 2)
         executor.launch_at({view.buffer: executor.address_of(view.buffer) for view in executor.inputs})
         driver.synchronize(executor.origin)
@@ -167,7 +167,7 @@ def test_memory_is_freed_after_what_was_given_to_streams_where_there_is_not_enou
     for allocations in range(len(lowering.plan.buffers) + len(lowering.plan.lanes)):
         driver = Full(allocations)
         with suppress(DeviceError):
-            CudaExecutor(lowering, driver, chooser(driver))
+            CudaExecutor(lowering, driver, HostChoice(driver))
         assert driver.mistakes == []
     assert driver.left > 0, "the last one had enough"
 
@@ -191,13 +191,13 @@ def test_memory_is_freed_after_what_was_given_to_streams_where_a_launch_fails(nu
     model, driver = fire(batch=2), FailsAt(number)
     lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
     with pytest.raises(ExecutionError, match="out of resources"):
-        CudaExecutor(lowering, driver, chooser(driver))
+        CudaExecutor(lowering, driver, HostChoice(driver))
     assert driver.mistakes == []
 
 
 def test_an_executor_that_is_dropped_while_it_runs_keeps_its_memory_until_then() -> None:
     model, driver = fire(batch=2), HostDriver()
-    executor = CudaExecutor(lower(Network(model, Precision("fp32")), greedy(model.graph)), driver, chooser(driver))
+    executor = CudaExecutor(lower(Network(model, Precision("fp32")), greedy(model.graph)), driver, HostChoice(driver))
     executor.launch()
     assert driver.pending
     del executor
@@ -208,7 +208,7 @@ def test_an_executor_and_its_streams_may_be_dropped_in_one_cycle() -> None:
     """As an exception's traceback makes one: whose `__del__` Python calls first is not known."""
     model, driver = fire(batch=2), HostDriver()
     lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
-    executor = CudaExecutor(lowering, driver, chooser(driver))
+    executor = CudaExecutor(lowering, driver, HostChoice(driver))
     cycle: list[object] = [executor.origin, executor]
     cycle.append(cycle)
     executor.launch()

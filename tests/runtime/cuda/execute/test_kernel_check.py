@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
-from lowering import loaded, proto_of
+from host_driver import HostChoice, HostDriver
 from onnx import helper
-from session_models import sliced
+from small_models import loaded, proto_of, sliced
 
 from iosched.models.errors import ExecutionError
 from iosched.models.model import Model
@@ -30,7 +29,7 @@ pytestmark = needs_compiler
 def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Check]:
     """Checks each task of one kind, optionally with another kernel."""
     driver = HostDriver()
-    backend = CudaBackend(model, driver, chooser(driver), Precision("fp32"))
+    backend = CudaBackend(model, driver, HostChoice(driver), Precision("fp32"))
     lowering = backend.lower(sequential(backend.graph))
     numbers = [number for number, kernel in enumerate(lowering.kernels) if type(kernel).__name__ == kind]
     if stand_in is not None:

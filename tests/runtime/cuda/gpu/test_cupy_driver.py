@@ -20,13 +20,13 @@ import desk_cupy
 import numpy as np
 import pytest
 from desk_cuda import DeskCuda
-from gpu_plans import expected_outputs, random_schedule, relative_error
+from gpu_plans import expected_outputs, relative_error
 from host_driver import HostChoice
-from lowering import FLOAT, loaded, proto_of
+from lowering import random_schedule
 from networks import zoo_model
 from onnx import helper
 from scripted import fire
-from separables import separable_operators, separables
+from small_models import FLOAT, loaded, proto_of, separable_operators, separables
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings

@@ -13,9 +13,8 @@ import pytest
 from desk_cuda import DeskCuda
 from gpu_plans import expected_outputs, relative_error
 from host_driver import HostChoice
-from lowering import loaded, proto_of
 from onnx import helper
-from session_models import sliced
+from small_models import loaded, proto_of, sliced
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model

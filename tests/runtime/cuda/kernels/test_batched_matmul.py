@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
+from gpu_plans import expected_outputs, interpreted, relative_error
 from host_cuda import Placed, blank, check, needs_compiler, put, transposed, weight
-from host_driver import HostDriver, chooser
-from lowering import loaded, proto_of
+from host_driver import HostChoice, HostDriver
+from lowering import random_schedule
 from node_kernels import FP16, FP32, lowered, normal
 from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder
@@ -267,7 +268,7 @@ def test_attention_needs_no_session(batch: int, precision: str) -> None:
 def test_attention_is_one_captured_graph(batch: int) -> None:
     model, driver = attention(batch, 3, 9, 8), HostDriver()
     lowering = lower(Network(model, FP32), greedy(model.graph))
-    executor = CudaExecutor(lowering, driver, chooser(driver))
+    executor = CudaExecutor(lowering, driver, HostChoice(driver))
     executor.poison()
     for seed in range(2):
         inputs = random_inputs(model.graph.inputs, seed)

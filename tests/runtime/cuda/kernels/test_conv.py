@@ -7,9 +7,9 @@ import pytest
 from host_cuda import blank, put
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import loaded, proto_of
 from node_kernels import FP16, FP32, lowered, normal
 from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, Precision

@@ -9,12 +9,12 @@ import desk_cudnn
 import fake_cudnn
 import numpy as np
 import pytest
-from conv_network import LINE, SOLID, conv_network
 from gpu_plans import expected_outputs, interpreted, merged_schedule, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
+from host_driver import HostChoice, HostDriver
 from node_kernels import FP16, FP32, lowered, normal
 from onnx import helper
+from small_models import LINE, SOLID, conv_network
 
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
@@ -251,7 +251,7 @@ def convolutions(lowering: Lowering) -> list[tuple[Conv, tuple[View, ...]]]:
 def test_a_network_is_one_captured_graph(space: tuple[int, ...]) -> None:
     model, driver = conv_network(space, 3), HostDriver(1)
     inputs = random_inputs(model.graph.inputs)
-    executor = CudaExecutor(lower(Network(model, FP32), greedy(model.graph)), driver, chooser(driver))
+    executor = CudaExecutor(lower(Network(model, FP32), greedy(model.graph)), driver, HostChoice(driver))
     assert executor.is_captured
     executor.poison()
     found = executor.run({view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in executor.inputs})

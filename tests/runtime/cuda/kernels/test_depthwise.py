@@ -7,9 +7,9 @@ import pytest
 from host_cuda import Placed, blank, check, needs_compiler, put, weight
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import proto_of
 from node_kernels import normal
 from onnx import helper
+from small_models import proto_of
 
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import Layout

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from host_cuda import blank, check, needs_compiler, put
-from lowering import loaded, proto_of
 from node_kernels import FP16, FP32, Lowered, lowered, normal
 from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Precision

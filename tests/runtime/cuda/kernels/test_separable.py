@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from host_cuda import Placed, blank, check, needs_compiler, put, weight
-from lowering import proto_of
 from node_kernels import normal
 from onnx import helper
+from small_models import proto_of
 
 from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.kernels.depthwise import depthwise_weight

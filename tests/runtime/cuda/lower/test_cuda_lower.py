@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
-from interpreter import Interpreter
+from gpu_plans import Interpreter, expected_outputs, interpreted, relative_error
+from lowering import random_schedule
 from networks import zoo_model
 from scripted import fire
 

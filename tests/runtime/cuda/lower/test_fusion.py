@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
+from gpu_plans import expected_outputs, interpreted, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
-from kept import Kept
+from host_driver import HostChoice, HostDriver, Kept
+from lowering import random_schedule
 from networks import zoo_model
-from separables import separable_operators, separables
+from small_models import separable_operators, separables
 
 from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.runtime.cuda.backend import CudaBackend
@@ -126,7 +126,7 @@ def test_what_is_alike_is_lowered_once() -> None:
 def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
     small = Gpu(capability=90, processors=8)
     driver = HostDriver(gpu=small)
-    backend = CudaBackend(separables(), driver, chooser(driver), FP32)
+    backend = CudaBackend(separables(), driver, HostChoice(driver), FP32)
     assert backend._network.with_fused({"a": 0}).gpu == small
     kernels = [call.kernel for call in backend._network.with_fused({"a": 0}).calls["a"]]
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
@@ -196,7 +196,7 @@ def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
 ) -> None:
     monkeypatch.setattr(CudaExecutor, "time_many", by_kernels)
     model, driver, kept = separables(), HostDriver(), Kept()
-    opened = partial(CudaBackend, model, driver, chooser(driver), Precision(precision), layout=Layout.NHWC)
+    opened = partial(CudaBackend, model, driver, HostChoice(driver), Precision(precision), layout=Layout.NHWC)
     backend = opened(choices=kept)
     compiled = backend.compile(sequential(model.graph))
     chosen = {key: text for key, text in compiled.cudnn_plans.items() if key.startswith("fused ")}
@@ -225,8 +225,8 @@ def test_a_kernel_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch
     monkeypatch.setattr(CudaExecutor, "time_many", fails)
     error: Exception = ExecutionError("no")
     model, driver, kept = separables(), HostDriver(), Kept()
-    CudaBackend(model, driver, chooser(driver), FP32, choices=kept, layout=Layout.NHWC)
+    CudaBackend(model, driver, HostChoice(driver), FP32, choices=kept, layout=Layout.NHWC)
     assert set(kept.known.values()) == {"two kernels"}
     error = DeviceLostError("lost")
     with pytest.raises(DeviceLostError):
-        CudaBackend(model, driver, chooser(driver), FP32, choices=Kept(), layout=Layout.NHWC)
+        CudaBackend(model, driver, HostChoice(driver), FP32, choices=Kept(), layout=Layout.NHWC)

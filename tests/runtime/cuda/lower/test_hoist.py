@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
-from lowering import loaded, proto_of, weight
+from gpu_plans import expected_outputs, interpreted, relative_error
+from lowering import random_schedule
 from networks import zoo_model
 from onnx import helper
+from small_models import loaded, proto_of, weight
 
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import KernelCall

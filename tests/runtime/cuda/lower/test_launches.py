@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from networks import zoo_model
-from separables import separable_operators
+from small_models import separable_operators
 
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.copy import Copy

@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
-from kept import Kept
+from host_driver import HostChoice, HostDriver, Kept
 from scripted import fire
 
 from iosched.models.errors import DeviceError, DeviceLostError
@@ -95,7 +94,7 @@ def test_a_backend_runs_the_model_in_both_layouts_once(monkeypatch: pytest.Monke
     """On a V100 NHWC is preferred; here NCHW is faster, as it needs no copies of input and output."""
     monkeypatch.setattr(CudaExecutor, "time_launches", by_kernels)
     model, driver, kept = fire(), HostDriver(gpu=V100), Kept()
-    backend = CudaBackend(model, driver, chooser(driver), FP32, choices=kept)
+    backend = CudaBackend(model, driver, HostChoice(driver), FP32, choices=kept)
     assert backend.layout is Layout.NCHW
     assert list(kept.known.values()) == ["nchw 60.00us, nhwc 80.00us"]
     (note,) = backend.notes
@@ -104,7 +103,7 @@ def test_a_backend_runs_the_model_in_both_layouts_once(monkeypatch: pytest.Monke
     inputs = random_inputs(model.graph.inputs)
     found = backend.compile(greedy(model.graph)).run(inputs)
     assert relative_error(found, expected_outputs(model, inputs)) < 1e-5
-    launches, opened = driver.graph_launches, partial(CudaBackend, model, driver, chooser(driver), FP32)
+    launches, opened = driver.graph_launches, partial(CudaBackend, model, driver, HostChoice(driver), FP32)
     assert opened(choices=Kept(kept.known, times=False)).layout is Layout.NCHW
     assert opened(choices=kept, layout=Layout.NHWC).layout is Layout.NHWC
     assert opened().layout is Layout.NHWC
@@ -125,7 +124,7 @@ def test_layouts_that_do_not_fit_side_by_side_are_timed_alone(monkeypatch: pytes
     monkeypatch.setattr(CudaExecutor, "time_launches", timed)
     monkeypatch.setattr(CudaExecutor, "close", lambda self: (open_now.clear(), close(self))[1])
     driver, kept = HostDriver(gpu=V100), Kept()
-    assert CudaBackend(fire(), driver, chooser(driver), FP32, choices=kept).layout is Layout.NCHW
+    assert CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=kept).layout is Layout.NCHW
     assert list(kept.known.values()) == ["nchw 60.00us, nhwc 80.00us"]
 
 
@@ -139,8 +138,8 @@ def test_a_layout_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch
     monkeypatch.setattr(CudaExecutor, "time_launches", fails)
     error: Exception = DeviceError("no engine")
     driver, kept = HostDriver(gpu=V100), Kept()
-    assert CudaBackend(fire(), driver, chooser(driver), FP32, choices=kept).layout is Layout.NHWC
+    assert CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=kept).layout is Layout.NHWC
     assert list(kept.known.values()) == ["nhwc 80.00us, nchw infus"]
     error = DeviceLostError("lost")
     with pytest.raises(DeviceLostError):
-        CudaBackend(fire(), driver, chooser(driver), FP32, choices=Kept())
+        CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=Kept())

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
+from gpu_plans import expected_outputs, interpreted, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
-from lowering import loaded, proto_of
+from host_driver import HostChoice, HostDriver
+from lowering import random_schedule
 from onnx import TensorProto, helper
-from session_models import sliced
+from small_models import loaded, proto_of, sliced
 
 from iosched.models.errors import ExecutionError, InvalidModelError
 from iosched.models.model import Model
@@ -126,7 +126,7 @@ def test_a_tensor_that_begins_where_no_kernel_may_read_is_copied() -> None:
 
 
 def opened(model: Model, sessions: Sessions | None, driver: HostDriver, precision: str = "fp32") -> CudaExecutor:
-    return CudaExecutor(lowered(model, precision), driver, chooser(driver), sessions=sessions)
+    return CudaExecutor(lowered(model, precision), driver, HostChoice(driver), sessions=sessions)
 
 
 def outputs(model: Model, executor: CudaExecutor, seed: int) -> float:

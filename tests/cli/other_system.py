@@ -29,31 +29,9 @@ _LOADED_BEFORE = (
 )
 _ON_LINUX_ALONE = ("sched_getaffinity", "sched_setaffinity", "pidfd_open", "memfd_create", "eventfd", "posix_fadvise")
 _ON_UNIX = (
-    *(
-        "getuid",
-        "geteuid",
-        "getgid",
-        "fork",
-        "killpg",
-        "setsid",
-        "getpgid",
-        "setpgid",
-        "getloadavg",
-        "uname",
-        "sysconf",
-    ),
-    *(
-        "O_DIRECTORY",
-        "O_NOFOLLOW",
-        "O_CLOEXEC",
-        "O_NONBLOCK",
-        "nice",
-        "mkfifo",
-        "waitid",
-        "register_at_fork",
-        "chown",
-        "fchmod",
-    ),
+    *("getuid", "geteuid", "getgid", "fork", "killpg", "setsid", "getpgid", "setpgid", "getloadavg", "uname"),
+    *("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "nice", "mkfifo", "waitid", "sysconf"),
+    *("register_at_fork", "chown", "fchmod"),
 )
 _SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
 _MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")

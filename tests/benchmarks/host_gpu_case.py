@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchmarks")]
+sys.path += [str(Path(__file__).parents[2] / folder) for folder in ("tests/support", "benchmarks")]
 
 import gpu_alternatives
 import gpu_case
 from gpu_cases import NetworkCase, case_of
-from host_gpu import HostGpu
-from launch_gap import LaunchGap
+from host_gpu import HostGpu, LaunchGap
 from scripted import fire_proto
 
 from iosched.models import zoo
