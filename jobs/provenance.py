@@ -1,4 +1,4 @@
-"""Where results and schedule files come from: the machine, the versions, the command, the seeds and the time."""
+"""Where results come from: the machine, the versions, the command, the seeds and the time."""
 
 from __future__ import annotations
 
@@ -8,25 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
-from typing import TYPE_CHECKING
 
 from iosched.models.version import iosched_commit, iosched_version
 from iosched.profiler.devices.facts import package_version
 from iosched.runtime.cores import allowed_cpus, cpu_quota
-from iosched.runtime.inputs import DEFAULT_SEED
 from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.processor import read_processor
-from iosched.scheduler import document_format as file
-from iosched.scheduler.document import ScheduleDocument, model_dtype
-
-if TYPE_CHECKING:
-    from iosched.models.model import Model
-    from iosched.profiler.devices.device import AttachedModel
-    from iosched.runtime.device import Device
-    from iosched.scheduler.pruning import Pruning
-    from iosched.scheduler.schedule import Schedule
-    from iosched.scheduler.search import SearchResult
-    from iosched.scheduler.strategies import RecordedStrategy
 
 _PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),
@@ -124,34 +111,3 @@ def versions_here() -> dict[str, str]:
         own = {}
     known = {"commit": iosched_commit(), **{name: package_version(name) for name in _PACKAGES}}
     return {**own, "python": platform.python_version(), **{name: text for name, text in known.items() if text}}
-
-
-def document_from(model: Model, device: Device, here: AttachedModel | None, schedule: Schedule) -> ScheduleDocument:
-    """A schedule file with model, device, machine and versions, without the search.
-
-    If latencies are computed, it has no machine and is the same everywhere.
-
-    Args:
-        here: the model as it was open there, if the device is attached.
-    """
-    return ScheduleDocument(
-        model=model.name,
-        sha256=model.digest,
-        inputs=dict(model.bindings),
-        dtype=model_dtype(model.graph),
-        device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
-        schedule=schedule,
-        cost=device.info.cost_kind,
-        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
-        structure=model.structure,
-        provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
-    )
-
-
-def search_record(
-    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: AttachedModel | None
-) -> file.SearchRecord:
-    """The search in a schedule file; `here` is the open model on an attached device."""
-    signatures = found.measured if here is None else here.cost.signatures
-    counts = file.Counts(found.states, found.transitions, found.stages, signatures)
-    return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

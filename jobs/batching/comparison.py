@@ -10,8 +10,8 @@ from typing import cast
 from iosched.jobs.batching.baselines import Method, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.observer import Interrupt
-from iosched.jobs.provenance import document_from, search_record
 from iosched.jobs.row import Row
+from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.time_budget import OPENED, TimeBudget
 from iosched.models.composition.compose import Memory
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from iosched.jobs.optimizing.result import OptimizeResult, result_of
 from iosched.jobs.optimizing.verdict import Verdict, with_setting
-from iosched.jobs.provenance import document_from
+from iosched.jobs.schedule_file import document_from
 from iosched.jobs.schedules import unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import IoschedError, PlanError, UsageError

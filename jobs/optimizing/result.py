@@ -14,7 +14,7 @@ from iosched.jobs.annotate import annotated
 from iosched.jobs.bisect_mismatch.difference import FirstDifference
 from iosched.jobs.loading.model import LoadedModel
 from iosched.jobs.optimizing.verdict import Intervals, Verdict
-from iosched.jobs.provenance import document_from, search_record
+from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.export import write_model

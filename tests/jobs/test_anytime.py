@@ -161,8 +161,7 @@ def _bytes(schedule: str, model: bytes) -> tuple[bytes, bytes]:
 _SEARCH = """
 import sys, time
 from pathlib import Path
-from asked import Asked
-from scripted import LATENCIES_US, fire
+from scripted import LATENCIES_US, Asked, fire
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.jobs.optimize import OptimizeSettings, optimize

@@ -62,7 +62,7 @@ def test_models_whose_plan_fits_are_one_file_and_others_are_divided(settings: Ba
     assert [[member.name for member in each.members] for each in parts.clusters] == [["a"], ["b"]]
     assert all(each.plan_nbytes is not None and each.plan_nbytes <= limit for each in parts.clusters)
     (note,) = parts.notes
-    assert note.startswith("a, b take 0.0")
+    assert note.startswith("a, b as one file needs 0.0")
     assert note.endswith("MB: divided into 2 files")
     for each, (name, model) in zip(parts.clusters, models.items(), strict=True):
         assert_as_alone(each.model, members_of(each.model.proto), {name: model})
