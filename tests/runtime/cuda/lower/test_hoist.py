@@ -204,7 +204,7 @@ def random_graph(seed: int) -> Model:
         made.append(makers[draw.choices(kinds, [2, 5, 2, 3, 1, 2, 3, 1])[0]]())
     read = {name for node in graph.nodes for name in node.input}
     ends = [node.output[0] for node in graph.nodes if node.output[0] not in read]
-    return graph.model(*ends, *draw.sample(made[1:-1], draw.randint(0, 1)))
+    return graph.model(*dict.fromkeys([*ends, *draw.sample(made[1:-1], draw.randint(0, 1))]))
 
 
 @pytest.mark.slow
