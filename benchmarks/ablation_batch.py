@@ -3,7 +3,7 @@
     python benchmarks/ablation_batch.py [--networks inception_v3] [--device v100|cpu] [--batch-sizes 1,2,4,…]
                                         [-o F.json] [--plot F.svg]
 
-The schedule is searched for each batch size. On the CPU give small batch sizes only: every one is measured anew.
+The schedule is searched for each batch size. On the CPU give small batch sizes only: every one is measured again.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ for the smallest size ("smallest"), at sizes that the file has no schedule for w
 
 A call that has run for --minutes begins nothing more. The next one goes on: schedules are kept in --work, and sizes
 that were measured are in the results. A round in which other processes took too much of the cores does not count. Where
-too few rounds are left, the next call measures anew. NAME@PIXELS is a network on smaller images, light_NAME one of the
+too few rounds are left, the next call measures again. NAME@PIXELS is a network on smaller images, light_NAME one of the
 onnx package.
 
 Options:

@@ -5,7 +5,7 @@
 `cores_model.py` is the model. On one core and on two it is held against whole networks that are measured here: the
 table of errors comes first. Everything on more cores is simulated, with two assumptions about memory: that its
 bandwidth grows with the cores, or that it is no more than what the two cores of this machine read at together. What the
-file of results has is not measured again, but simulated anew.
+file of results has is not measured again, but simulated again.
 
 Options:
     --profile-db: profile database of what is measured

@@ -17,7 +17,7 @@ Names = Sequence[str]
 
 
 def cpu_model(name: str, batch_size: int = 1) -> Model:
-    """The model of that name, with so many images at once."""
+    """The model of that name, with n images at once."""
     from iosched.models.load import load_model
     from iosched.models.zoo.light import light_model  # an earlier version of the package may be measured beside
 
@@ -50,7 +50,7 @@ def model_of(nodes: Sequence[Any], inputs: Names, outputs: Names, shape: Sequenc
 
 
 def chain(count: int, kinds: Names = ("Relu", "Neg"), shape: Sequence[int] = (16,)) -> bytes:
-    """A chain of so many nodes that compute next to nothing, from t0 on."""
+    """A chain of n nodes that compute next to nothing, from t0 on."""
     from onnx import helper
 
     nodes = [helper.make_node(kinds[i % len(kinds)], [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]

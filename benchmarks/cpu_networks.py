@@ -6,7 +6,7 @@
 For each network `optimize` searches and decides what to ship; then everything is measured in one process in turn,
 A B C A B C, after waiting until threads have stopped to spin, and every sample is added to the results file. What is
 there already is not measured again: call it until it says that nothing is missing. Schedules and the profile database
-lie in `results/cpu_networks/`; without them a case that was not finished begins anew. FOLDER holds what
+lie in `results/cpu_networks/`; without them a case that was not finished begins again. FOLDER holds what
 `keras_models.py` exported; without it those networks are left out.
 
     onnxruntime          its best setting of sequential and parallel mode and threads
@@ -337,7 +337,7 @@ def _is_cut_off(entry: Mapping[str, Any]) -> bool:
 
 
 def searched(model: Model, options: Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:
-    """Lets `optimize` decide, in so many calls until now; its schedule is kept at `path`."""
+    """Lets `optimize` decide, in n calls until now; its schedule is kept at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = path.parent / "profile.db"
     result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=database, budget_s=budget_s))

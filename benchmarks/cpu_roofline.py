@@ -123,7 +123,7 @@ def _gigabytes(loop: Loop, cores: int, nbytes: int) -> list[float]:
 
 
 def on_cores(count: int, loop: Loop) -> float:
-    """Seconds that `loop` takes on so many cores at once, a thread pinned to each, from the last start to the end."""
+    """Seconds that `loop` takes on n cores at once, a thread pinned to each, from the last start to the end."""
     cpus, ready, spans = allowed_cpus()[:count], threading.Barrier(count), [(0.0, 0.0)] * count
 
     def run(core: int) -> None:

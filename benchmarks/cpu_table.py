@@ -3,7 +3,7 @@
     python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
 
 Prints the README's table; with `--write` that table is put into the README, and `reports/cpu-networks.md` and its chart
-are written anew. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
+are rewritten. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
 `interleave.compare`.
 
 Options:
@@ -177,7 +177,7 @@ def goals(networks: Mapping[str, Entry]) -> str:
 
 
 def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The geometric mean of the networks' median ratios, and its 95 % interval by drawing rounds anew (bootstrap).
+    """The geometric mean of the networks' median ratios, and its 95 % interval by resampling rounds (bootstrap).
 
     Args:
         ratios: those of each network's rounds.

@@ -120,7 +120,7 @@ def noises() -> list[tuple[float, list[list[float]]]]:
 def searched(
     script: str, ratio: float, calls: int, number: int, networks: Sequence[tuple[float, list[list[float]]]]
 ) -> list[str]:
-    """The verdicts of so many calls of `optimize` in a row on one database."""
+    """The verdicts of n calls of `optimize` in a row on one database."""
     draws = random.Random(f"{script} {ratio} {number}")
     latency_s, noise = draws.choice(networks)
     found_us = latency_s * 1e6 / ratio

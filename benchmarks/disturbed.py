@@ -3,7 +3,7 @@
     python benchmarks/disturbed.py [--network squeezenet] [--searches 2] [--seconds 5] [--rounds 15] [-o F.json]
 
 Three kinds of searches, each with a database of its own: on the machine as it is (`quiet`); while two processes per
-core burn time, from half a second after its beginning for so many seconds (`noticed`); and the same by a cost model
+core burn time, from half a second after its beginning for n seconds (`noticed`); and the same by a cost model
 that does not notice it, as before there was `profiler/measuring/disturbance.py` (`trusted`). Then all schedules found
 run as a whole in turn.
 

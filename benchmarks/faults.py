@@ -48,7 +48,7 @@ def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
 
 
 def memory(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Lets a search and a run have so many bytes of memory more than they begin with, and no more.
+    """Lets a search and a run have that number of bytes of memory more than they begin with, and no more.
 
     Just below what a command needs, the C library itself may end it: with SIGABRT or code 127, and without a word.
     """

@@ -179,7 +179,7 @@ def _killed(
     """Kills a search and says what is left of it.
 
     Args:
-        moment: the number of a line of its notes, and so many seconds after it.
+        moment: the number of a line of its notes, and n seconds after it.
         kill_after_s: seconds after its start.
         model: what is searched; a small one by default.
         goes_on: whether a second search follows.

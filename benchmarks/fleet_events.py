@@ -83,7 +83,7 @@ class SteadyState:
 
 
 Algorithm = Generations | SteadyState
-"""What is evaluated: how many tasks there are at first, and how many more `after` so many answers."""
+"""What is evaluated: how many tasks there are at first, and how many more `after` that number of answers."""
 
 
 @dataclass

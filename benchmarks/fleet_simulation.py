@@ -7,7 +7,7 @@ Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same 
 
 Options:
     --output: results as JSON
-    --page: page of which the tables are written anew
+    --page: page of whose tables are rewritten
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def _beyond(rows: Rows) -> str:
 
 
 def page_with(page: str, results: Mapping[str, Any]) -> str:
-    """The page with its tables written anew, each between its marks."""
+    """The page with its tables rewritten, each between its marks."""
     for name, table in tables(results).items():
         page = between(page, f"{table}\n", name, "end")
     return page

@@ -37,7 +37,7 @@ LEAST_PART = 0.5
 """No case is begun in less than this part of the time that it is estimated to take."""
 
 MOST_TIMES = 2.0
-"""A case is ended when it has taken so many times as long as it should, if others wait for the time."""
+"""A case is ended when it has taken n times as long as it should, if others wait for the time."""
 
 
 CLOSING_S = 4.0
@@ -89,7 +89,7 @@ def measure(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Measures what is missing of `cases` for so many seconds at most, one after another.
+    """Measures what is missing of `cases` for at most that number of seconds, one after another.
 
     What did not come to its end is tried again when all others had their turn, if there is time.
 

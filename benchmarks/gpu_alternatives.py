@@ -155,7 +155,7 @@ class CaseRun:
         yield {**record, "complete": not (self._case.tuned and searches["ended_by_time"])}
 
     def _paper(self) -> Paper:
-        """The schedule on paper, anew if the GPU turned out to be another one than it was made for."""
+        """The schedule of the simulated GPU, again if the GPU turned out to be another one than it was made for."""
         made, spec = self._prepared.paper, spec_of(self._gpu.name) or gpu_spec(PAPER)
         return made if made.spec == spec else on_paper(self._prepared.model, spec, self._case.precision)
 

@@ -91,7 +91,7 @@ class _Network:
         self._process, self._reads = process, reads
 
     def prepare(self, most_s: float) -> None:
-        """Waits until what needs no GPU is done, for so many seconds at most."""
+        """Waits until what needs no GPU is done, for at most that number of seconds."""
         _read_lines(self._process, self._reads, most_s, lambda line: None, until=READY)
 
     def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
@@ -99,7 +99,7 @@ class _Network:
 
         Args:
             seconds: how long it should take.
-            limit_s: after so many it is ended.
+            limit_s: seconds after which it is ended.
             on_record: is given what was found, after every step; "complete" is true if nothing more will come.
 
         Raises:

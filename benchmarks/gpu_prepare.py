@@ -28,7 +28,7 @@ class Peer:
     """A network that is ready to run on inputs that lie on the GPU.
 
     Attributes:
-        time: runs it so many times in a row, and tells the microseconds of each; the first finds the GPU idle.
+        time: runs it n times in a row, and tells the microseconds of each; the first finds the GPU idle.
         outputs: what it computes, by the names of the model's outputs; None where that cannot be read back.
     """
 

@@ -93,7 +93,7 @@ class Results:
         self.write()
 
     def again(self, cases: Sequence[Case]) -> None:
-        """Lets these be measured anew; what they have stays until there is something better."""
+        """Lets these be measured again; what they have stays until there is something better."""
         for case in cases:
             if entry := self.cases.get(key_of(case)):
                 entry |= {"attempts": 0, "state": "partial" if entry["found"] else "failed"}

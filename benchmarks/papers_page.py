@@ -143,7 +143,7 @@ def page() -> str:
 
 
 def _wrapped(paragraph: str) -> str:
-    """Sentences and the points of a list, broken into lines anew; tables, code and headlines as they are."""
+    """Sentences and the points of a list, wrapped again; tables, code and headlines as they are."""
     if paragraph.startswith(("|", "#", "```", "<!--")):
         return paragraph
     return "\n".join(

@@ -5,7 +5,7 @@
 Networks are sampled from a space around MobileNetV2 (`models/zoo/mnasnet.py`). Each is optimized as `iosched optimize`
 does it, with one profile database for all: what ships is measured as a whole, in turn with its rivals. That is minutes
 apart for two networks, in which the speed of a shared machine changes by a quarter, for all of one's candidates alike.
-So the truth that orders are held against is taken anew: what ships of each network is measured in turn with its
+So the truth that orders are held against is taken again: what ships of each network is measured in turn with its
 operators one after another and with the yardstick of this machine, in several passes over all networks, and what they
 took is divided by what the yardstick took beside them.
 
@@ -16,7 +16,7 @@ call the script until it says that nothing is missing. The database and the sche
 Options:
     --size: pixels of an image's side
     --minutes: how long this call may take
-    --passes: in which what ships is measured anew
+    --passes: in which what ships is measured again
     --output: raw results as JSON
 """
 
@@ -104,7 +104,7 @@ def missing(variants: Mapping[str, Variant], count: int) -> list[int]:
 
 
 def passes_left(variants: Mapping[str, Variant], passes: int) -> list[int]:
-    """The networks in the order in which they are measured anew, each as often as it has fewer passes than that."""
+    """The networks in the order in which they are measured again, each as often as it has fewer passes than that."""
     seeds = [int(name.removeprefix(title(0)[:-1])) for name in variants]
     done = {seed: len(variants[title(seed)]["passes"]) for seed in seeds}
     return [seed for number in range(passes) for seed in seeds if done[seed] <= number]

@@ -5,7 +5,7 @@
 
 A pair is a search with the effort of `optimize` and a search with much more, each with a database of its own, so that
 each is misled by noise of its own. Much more is every stage where there are at most `--most` of them, and else bounds
-that are taken less seriously (times 0.8), no tolerance and so many measurements. Then all schedules found run as a
+that are taken less seriously (times 0.8), no tolerance and a limit on measurements. Then all schedules found run as a
 whole, each with its own stages in one plan, A B C A B C; between two runs other bytes pass through the caches, as
 many as the model has weights. The regret of a pair is the median over the rounds of (default / much more) - 1. Its mean
 over pairs has a 95 % interval by bootstrap: pairs are drawn, and in each pair rounds. Equal schedules have none.

@@ -59,7 +59,7 @@ def write(path: Path) -> None:
 
 
 def caller(session: Any, inputs: Mapping[str, np.ndarray], count: int) -> Callable[[], float]:
-    """A function that calls the session so many times, and returns the microseconds of the median call."""
+    """A function that calls the session n times, and returns the microseconds of the median call."""
 
     def call() -> float:
         times_us = []

@@ -253,7 +253,7 @@ def errors(one: Observed, rule: Rule) -> Mapping[str, float]:
 
 
 def sum_at(sums: Mapping[str, float], place: float) -> float:
-    """The sum at so many quarters of a doubling, on the line between those measured; beyond them, the last."""
+    """The sum at n quarters of a doubling, on the line between those measured; beyond them, the last."""
     quarters = sorted(map(int, sums))
     return float(np.interp(place, quarters, [sums[str(each)] for each in quarters]))
 

@@ -66,7 +66,7 @@ class Bed:
 
     Attributes:
         effort: how hard `optimize` searches there.
-        in_turn: latencies of whole schedules, so many samples of each, A B C A B C; None where nothing is measured.
+        in_turn: latencies of whole schedules, n samples of each, A B C A B C; None where nothing is measured.
         warm_stage_us: latency of a stage that finds all that it touches in the caches; None but on the CPU.
     """
 

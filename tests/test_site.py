@@ -65,19 +65,19 @@ def test_every_page_is_in_the_list_of_its_folder() -> None:
     ],
 )
 def test_a_link_out_of_docs_leads_to_an_added_page_or_into_the_repository(target: str, on_the_site: str) -> None:
-    assert links.mended(f"[x]({target})", "docs/cuda.md", "cuda.md") == f"[x]({on_the_site})"
+    assert links.relinked(f"[x]({target})", "docs/cuda.md", "cuda.md") == f"[x]({on_the_site})"
 
 
 def test_links_of_an_added_page_are_seen_from_where_it_is_on_the_site() -> None:
     text = "[a](docs/cpu.md#b) and ![c](docs/images/c.svg), [d](CHANGELOG.md), [e](LICENSE)"
-    assert links.mended(text, "CONTRIBUTING.md", "project/contributing.md") == (
+    assert links.relinked(text, "CONTRIBUTING.md", "project/contributing.md") == (
         f"[a](../cpu.md#b) and ![c](../images/c.svg), [d](changelog.md), [e]({links.URL}LICENSE)"
     )
 
 
 @pytest.mark.parametrize("code", ["`[x](../LICENSE)`", "```text\n[x](../LICENSE)\n```"])
 def test_what_looks_like_a_link_in_code_is_left_alone(code: str) -> None:
-    assert links.mended(code, "docs/cpu.md", "cpu.md") == code
+    assert links.relinked(code, "docs/cpu.md", "cpu.md") == code
 
 
 def test_a_list_is_one_without_an_empty_line_above_it() -> None:

@@ -42,10 +42,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Mends the links of a page that lead out of docs/, or come from outside of it."""
+    """Rewrites the links of a page that lead out of docs/, or come from outside of it."""
     place = page.file.src_uri
     source = next((source for source, added in ADDED.items() if added == place), f"docs/{place}")
-    return mended(with_lists_apart(markdown), source, place)
+    return relinked(with_lists_apart(markdown), source, place)
 
 
 def with_lists_apart(markdown: str) -> str:
@@ -53,7 +53,7 @@ def with_lists_apart(markdown: str) -> str:
     return _CODE_OR_ABOVE_LIST.sub(lambda match: match[0] + ("\n" if match["above"] else ""), markdown)
 
 
-def mended(markdown: str, source: str, place: str) -> str:
+def relinked(markdown: str, source: str, place: str) -> str:
     """The text with its links for the site.
 
     Args:
@@ -62,11 +62,11 @@ def mended(markdown: str, source: str, place: str) -> str:
         place: where the site has it, seen from docs/.
     """
 
-    def mend(match: re.Match[str]) -> str:
+    def relink(match: re.Match[str]) -> str:
         target = match["target"]
         return match[0] if target is None else f"]({_on_the_site(target, source, place)})"
 
-    return _CODE_OR_LINK.sub(mend, markdown)
+    return _CODE_OR_LINK.sub(relink, markdown)
 
 
 def anchor(heading: str, separator: str) -> str:

@@ -203,7 +203,7 @@ def find_differing(
         differing: operators known to differ, at least one; the search is for the cause of the first.
         alike: operators known to be correct.
         look: see `Look`.
-        most_looks: after so many the search ends.
+        most_looks: the search ends after this number of looks.
 
     Complexity: looks: about log2 of the operators before the first of `differing`, and one more for each that cannot be
     looked at; besides, O(looks * (operators + edges)).

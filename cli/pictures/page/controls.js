@@ -20,7 +20,7 @@ function showInside(box) {
   host.scrollLeft = box.x + box.width / 2 - host.clientWidth / 2;
 }
 
-// Draws all open blocks anew, as after a change of the zoom.
+// Draws all open blocks again, as after a change of the zoom.
 function redraw() {
   const pinned = view.pinned?.operators[0];
   for (const block of blocks) if (!block.isFolded) drawBody(block);

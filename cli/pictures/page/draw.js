@@ -36,7 +36,7 @@ function setFolded(block, isFolded) {
   keepCurrent();
 }
 
-// One box is reached by the Tab key, whatever is folded or drawn anew: the present one, else the first that is there.
+// One box is reached by the Tab key, whatever is folded or redrawn: the present one, else the first that is there.
 function keepCurrent() {
   const { current } = view;
   if (current && !current.block.isFolded) setCurrent(current.operators[0].box);
