@@ -10,7 +10,7 @@ workers. More workers than this machine has cores cannot be tried here, and thos
 Options:
     --rounds: how often each case has its turn
     --output: raw results as JSON
-    --page: page of whose tables are rewritten
+    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same 
 
 Options:
     --output: results as JSON
-    --page: page of whose tables are rewritten
+    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Options:
     --workers: how many, one fleet after another, with 1 among them
     --rounds: how often each size has its turn
     --output: raw results as JSON
-    --page: page of whose tables are rewritten
+    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations
