@@ -21,7 +21,10 @@ from setuptools.command.build_ext import build_ext
 
 COMPILING = ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]
 LINKING = ["-pthread", "-Wl,--version-script=runtime/cpu/executor.map"]
-HEADERS = ("kernel", "onnxruntime_api", "onnxruntime_ops", "onnxruntime_session", "runtime", "threads")
+HEADERS = (
+    *("executor", "kernel", "onnxruntime_api", "onnxruntime_ops", "onnxruntime_session", "plan_words", "runtime"),
+    "threads",
+)
 ZIG_TARGETS = {f"manylinux_2_17_{cpu}": f"{cpu}-linux-gnu.2.17" for cpu in ("x86_64", "aarch64")}
 
 wanted = os.environ.get("IOSCHED_WHEEL") or None

@@ -123,6 +123,7 @@ class PlanEncoder:
     def __init__(self, plan: ExecutionPlan, inputs: Sequence[View], outputs: Sequence[View]) -> None:
         """Number the views of the plan's tasks; `inputs` and `outputs` are in the order of the library's arrays."""
         self._plan = plan
+        self._arrays = inputs, outputs
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
         self._array_index = {
             name: index for views in (inputs, outputs) for index, name in enumerate(view.buffer for view in views)
@@ -135,21 +136,24 @@ class PlanEncoder:
                 self._slots[self._key(view)] = len(self._views)
                 self._views.append(view)
 
-    def words(self, sessions: Mapping[int, int], cpus: Sequence[int]) -> list[int]:
+    def words(self, kernels: Sequence[int]) -> list[int]:
         """The whole plan.
 
         Args:
-            sessions: the pointer of each kernel's session; kernels without one are copies.
-            cpus: the processor of each lane.
+            kernels: the library's kernels, as `Task.kernel` numbers them; all others are copies.
         """
-        words = [self._plan.arena_nbytes, len(self._views)]
+        words = [self._plan.arena_nbytes]
+        for arrays in self._arrays:
+            words += [len(arrays), *(view.nbytes for view in arrays)]
+        words.append(len(self._views))
         for view in self._views:
             words += self._slot(view)
-        words += [len(self._plan.lanes), *cpus]
+        position_of = {kernel: position for position, kernel in enumerate(kernels, start=1)}
+        words.append(len(self._plan.lanes))
         for lane in self._plan.lanes:
             words.append(len(lane))
             for task in lane:
-                words += self._task(task, sessions)
+                words += self._task(task, position_of)
         return words
 
     def slot_of_dynamic(self, buffer: str) -> int:
@@ -170,8 +174,8 @@ class PlanEncoder:
         index = self._array_index.get(view.buffer, 0)
         return [code, index, offset, view.nbytes, ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape]
 
-    def _task(self, task: Task, sessions: Mapping[int, int]) -> list[int]:
-        words = [sessions.get(task.kernel, 0)]
+    def _task(self, task: Task, position_of: Mapping[int, int]) -> list[int]:
+        words = [position_of.get(task.kernel, 0)]
         for views in (task.reads, task.writes):
             words += [len(views), *(self._slots[self._key(view)] for view in views)]
         words.append(len(task.waits))

@@ -12,7 +12,7 @@ from typing import Any
 
 from iosched.runtime.missing_dependencies import failure, way_to_install
 
-_ABI_VERSION = 7
+_ABI_VERSION = 8
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
 _NOT_BUILT = "the compiled executor is not built; " + (
@@ -82,7 +82,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         ),
         "runtime_prepare": (ctypes.c_int, [pointer, text, size, text]),
         "operator_create": (pointer, [pointer, pointer, text]),
-        "executor_create": (pointer, [pointer, pointer, size, text]),
+        "executor_create": (pointer, [pointer, pointer, size, pointer, size, pointer, size, text]),
         "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),

@@ -39,7 +39,7 @@ from iosched.runtime.cpu.library import (
     missing,
     onnxruntime_path,
 )
-from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator, prepare, session
+from iosched.runtime.cpu.native_kernels import RuntimeHandle, executor, operator, prepare, session
 from iosched.runtime.cpu.proofs import Candidate, load_proofs, proofs_path, proven, save_proofs
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
@@ -109,14 +109,14 @@ class NativeRuntime:
         return found
 
     def _session(self, program: Program, cpus: Sequence[int]) -> NativeKernel:
-        return NativeKernel(program, session(self._open_handle(), program, cpus))
+        return NativeKernel(program, session(self.opened(), program, cpus))
 
     def _prove(self, programs: Sequence[Program]) -> None:
         """Prove which programs are equivalent without session, save the result, and create their operators."""
         candidates = list(self._candidates(programs)) if self._invokes else []
         new = {each.invoked.signature: each for each in candidates if each.invoked.signature not in self._known.proven}
         if new:
-            good = proven(self._open_handle(), list(new.values()))
+            good = proven(self.opened(), list(new.values()))
             found = {signature: signature in good for signature in new}
             self._known.proven.update(found)
             save_proofs(self._known.path, found)
@@ -132,18 +132,19 @@ class NativeRuntime:
             if _content(program) in self._known.by_content:
                 continue
             try:
-                yield Candidate(program, invoked, operator(self._open_handle(), invoked))
+                yield Candidate(program, invoked, operator(self.opened(), invoked))
             except ExecutionError:
                 self._known.proven[invoked.signature] = False
 
     def _is_prepared(self) -> bool:
         try:
-            prepare(self._open_handle())
+            prepare(self.opened())
         except ExecutionError:
             return False
         return True
 
-    def _open_handle(self) -> RuntimeHandle:
+    def opened(self) -> RuntimeHandle:
+        """Its handle; a ValueError if it is closed."""
         if not self.handle.close.alive:
             raise ValueError("the runtime is closed")
         return RuntimeHandle(self._library, self.handle.pointer)
@@ -249,22 +250,13 @@ class NativeExecutor:
         programs = {index: kernel for index, kernel in used.items() if not isinstance(kernel, Copy)}
         self._kernels = dict(zip(programs, self._runtime.kernels(programs.values(), chosen), strict=True))
         self._encoder = PlanEncoder(plan, self._inputs, self._outputs)
-        pointers = {index: kernel.handle.pointer for index, kernel in self._kernels.items()}
-        words = self._encoder.words(pointers, chosen)
-        self._handle = self._create(words)
+        words = self._encoder.words(tuple(self._kernels))
+        self._handle = executor(self._runtime.opened(), words, [kernel.handle for kernel in self.kernels], chosen)
 
     @property
     def kernels(self) -> tuple[NativeKernel, ...]:
         """The kernels of the tasks, without copies."""
         return tuple(self._kernels.values())
-
-    def _create(self, words: list[int]) -> Handle:
-        library = self._runtime.library
-        array = (ctypes.c_int64 * len(words))(*words)
-        if not self._runtime.handle.close.alive:
-            raise ValueError("the runtime is closed")
-        pointer = call(library.iosched_executor_create, self._runtime.handle.pointer, array, len(words))
-        return Handle(pointer, library.iosched_executor_release)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the plan once on the caller's arrays, without copies; the results are new arrays.

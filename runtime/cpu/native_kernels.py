@@ -142,6 +142,16 @@ def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
     return Handle(pointer, runtime.library.iosched_kernel_release)
 
 
+def executor(runtime: RuntimeHandle, words: Sequence[int], kernels: Sequence[Handle], cpus: Sequence[int]) -> Handle:
+    """Create an executor of the plan that `PlanEncoder.words` describes, on these processors: one for each lane."""
+    pointers = (ctypes.c_void_p * len(kernels))(*(each.pointer for each in kernels))
+    pointer = call(
+        runtime.library.iosched_executor_create,
+        *(runtime.pointer, _int64s(words), len(words), pointers, len(kernels), _int64s(cpus), len(cpus)),
+    )
+    return Handle(pointer, runtime.library.iosched_executor_release)
+
+
 def _words(view: View) -> Sequence[int]:
     assert view.shape is not None
     return ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape

@@ -22,7 +22,7 @@ from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu.arrays import PlanEncoder, address, aligned_empty
 from iosched.runtime.cpu.kernels import InvokedNode, Program
 from iosched.runtime.cpu.library import call
-from iosched.runtime.cpu.native_kernels import RuntimeHandle, session
+from iosched.runtime.cpu.native_kernels import RuntimeHandle, executor, session
 from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
@@ -150,11 +150,9 @@ class _Run:
             *(Buffer(view.buffer, Space.OUTPUT, view.nbytes) for view in made),
         )
         plan = ExecutionPlan(((first, *others),), buffers, 0)
-        pointers = {0: in_session.pointer} | {i: each.handle.pointer for i, each in enumerate(batch, start=1)}
-        words = PlanEncoder(plan, inputs, made).words(pointers, [-1])
-        array = (ctypes.c_int64 * len(words))(*words)
-        pointer = call(runtime.library.iosched_executor_create, runtime.pointer, array, len(words))
-        self._executor = Handle(pointer, runtime.library.iosched_executor_release)
+        kernels = [in_session, *(each.handle for each in batch)]
+        words = PlanEncoder(plan, inputs, made).words(range(len(kernels)))
+        self._executor = executor(runtime, words, kernels, [-1])
         self._inputs = _random_arrays(inputs)
         self._outputs = {view.buffer: _filled(view, _POISONS[place < len(expected)]) for place, view in enumerate(made)}
 
