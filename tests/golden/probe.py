@@ -64,17 +64,16 @@ def random_inputs(specs: Iterable[iosched.TensorSpec]) -> dict[str, np.ndarray]:
 
 
 def record_lowering() -> list[bytes]:
-    """Has plans and kernels recorded as they are made, without pointers and processors; not those of proofs."""
+    """Has plans and kernels recorded as they are made, not those of proofs."""
     from iosched.runtime.cpu import native, programs
 
     recorded: list[bytes] = []
     encoder, program = native.PlanEncoder, programs.Program
 
     class Recorded(encoder):  # type: ignore[misc, valid-type]
-        def words(self, kernels, cpus):  # type: ignore[no-untyped-def]
-            masked = {key: place for place, key in enumerate(kernels)}
-            recorded.append(repr(super().words(masked, range(len(cpus)))).encode())
-            return super().words(kernels, cpus)
+        def __init__(self, plan, inputs, outputs):  # type: ignore[no-untyped-def]
+            super().__init__(plan, inputs, outputs)
+            recorded.append(repr((plan, inputs, outputs)).encode())
 
     def made(*given, **named):  # type: ignore[no-untyped-def]
         found = program(*given, **named)
