@@ -21,10 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILING = ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]
 LINKING = ["-pthread", "-Wl,--version-script=runtime/cpu/executor.map"]
-HEADERS = (
-    *("executor", "kernel", "onnxruntime_api", "onnxruntime_ops", "onnxruntime_session", "plan_words", "runtime"),
-    "threads",
-)
+SOURCES = [f"runtime/cpu/{name}.cpp" for name in ("executor", "plan_api")]
 ZIG_TARGETS = {f"manylinux_2_17_{cpu}": f"{cpu}-linux-gnu.2.17" for cpu in ("x86_64", "aarch64")}
 
 wanted = os.environ.get("IOSCHED_WHEEL") or None
@@ -57,8 +54,8 @@ class Wheel(bdist_wheel):
 
 executor = Extension(
     "iosched.runtime.cpu._executor",
-    sources=["runtime/cpu/executor.cpp"],
-    depends=["runtime/cpu/executor.map", *(f"runtime/cpu/{name}.hpp" for name in HEADERS)],
+    sources=SOURCES,
+    depends=["runtime/cpu/executor.map", *map(str, Path("runtime/cpu").glob("**/*.h*"))],
     extra_compile_args=COMPILING,
     extra_link_args=LINKING,
     optional=wanted is None,

@@ -1,5 +1,6 @@
 // The compiled executor's C interface for Python's ctypes.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -7,12 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "checksum.hpp"
 #include "executor.hpp"
 #include "kernel.hpp"
 #include "onnxruntime_api.hpp"
 #include "onnxruntime_ops.hpp"
 #include "onnxruntime_session.hpp"
+#include "operator_check.hpp"
 #include "plan_words.hpp"
+#include "processor.hpp"
 #include "runtime.hpp"
 
 using namespace iosched;
@@ -48,10 +52,10 @@ std::vector<std::string> strings(const char* const* names, size_t count) { retur
 
 IOSCHED_EXPORT int iosched_abi_version() { return kAbiVersion; }
 
-IOSCHED_EXPORT void* iosched_runtime_create(const void* get_base, char* error) {
+// `base` is what onnxruntime's `OrtGetApiBase` returns.
+IOSCHED_EXPORT void* iosched_runtime_create(const void* base, char* error) {
   return guarded(error, [&]() -> void* {
-    using GetBase = const OrtApiBase* (*)();
-    return new RuntimeHandle(std::make_shared<Runtime>(reinterpret_cast<GetBase>(const_cast<void*>(get_base))));
+    return new RuntimeHandle(std::make_shared<Runtime>(static_cast<const OrtApiBase*>(base)));
   });
 }
 
@@ -69,10 +73,10 @@ IOSCHED_EXPORT void* iosched_session_create(void* runtime, const void* model, si
   });
 }
 
-// Prepares the runtime for operators without sessions; for `model` see `Outer`.
-IOSCHED_EXPORT int iosched_runtime_prepare(void* runtime, const void* model, size_t nbytes, char* error) {
+// Prepares the runtime for operators without sessions.
+IOSCHED_EXPORT int iosched_runtime_prepare(void* runtime, char* error) {
   return guarded(error, [&]() -> int {
-    (*static_cast<RuntimeHandle*>(runtime))->outer_of(model, nbytes);
+    (*static_cast<RuntimeHandle*>(runtime))->prepare_outer();
     return 1;
   });
 }
@@ -83,6 +87,26 @@ IOSCHED_EXPORT void* iosched_operator_create(void* runtime, const OperatorDescri
     if (outer == nullptr) throw std::runtime_error("the runtime has no outer run for its operators");
     return new KernelHandle(std::make_shared<InvokedOperator>(outer, *description));
   });
+}
+
+// For each of the operators, whether onnxruntime infers just the outputs that it has: only those may be in a plan file.
+IOSCHED_EXPORT int iosched_operators_inferred(void* runtime, const OperatorDescription* const* operators, size_t count,
+                                              int* inferred, char* error) {
+  return guarded(error, [&]() -> int {
+    const Environment& environment = *(*static_cast<RuntimeHandle*>(runtime))->environment;
+    const std::vector<bool> found = OperatorCheck::inferred(environment, {operators, operators + count});
+    std::copy(found.begin(), found.end(), inferred);
+    return 1;
+  });
+}
+
+// The checksum of plan files.
+IOSCHED_EXPORT uint64_t iosched_checksum(const void* data, size_t nbytes) { return Checksum::of(data, nbytes); }
+
+// What a plan file is for in this processor, on two lines: its architecture and its features.
+IOSCHED_EXPORT const char* iosched_processor() {
+  static const std::string found = std::string(Processor::architecture()) + "\n" + Processor::features();
+  return found.c_str();
 }
 
 IOSCHED_EXPORT void iosched_kernel_release(void* kernel) { delete static_cast<KernelHandle*>(kernel); }
@@ -119,24 +143,12 @@ IOSCHED_EXPORT int iosched_executor_run(void* executor, void* const* inputs, voi
 IOSCHED_EXPORT int iosched_executor_dynamic(void* executor, size_t slot, int64_t* description, void** data,
                                             char* error) {
   return guarded(error, [&]() -> int {
-    const auto* self = static_cast<Executor*>(executor);
-    const Api& api = self->api();
-    OrtValue* value = self->slots.at(slot).value;
-    int is_tensor = 0;
-    if (value != nullptr) api.check(api.IsTensor(value, &is_tensor));
-    if (is_tensor == 0) throw std::runtime_error("the output is not a tensor");
-    OrtTypeAndShape* shape = nullptr;
-    api.check(api.GetTypeAndShape(value, &shape));
-    const std::unique_ptr<OrtTypeAndShape, decltype(api.ReleaseTypeAndShape)> owner(shape, api.ReleaseTypeAndShape);
-    int type = 0;
-    size_t rank = 0;
-    api.check(api.GetElementType(shape, &type));
-    api.check(api.GetDimensionsCount(shape, &rank));
-    if (rank > 16) throw std::runtime_error("the output has more than 16 dimensions");
-    api.check(api.GetDimensions(shape, description + 2, rank));
-    description[0] = type;
-    description[1] = static_cast<int64_t>(rank);
-    api.check(api.GetTensorData(value, data));
+    const Dynamic value = static_cast<Executor*>(executor)->dynamic(slot);
+    if (value.shape.size() > 16) throw std::runtime_error("the output has more than 16 dimensions");
+    description[0] = value.type;
+    description[1] = static_cast<int64_t>(value.shape.size());
+    std::copy(value.shape.begin(), value.shape.end(), description + 2);
+    *data = value.data;
     return 1;
   });
 }

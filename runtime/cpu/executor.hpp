@@ -66,6 +66,13 @@ struct CacheFlush final : Job {
   const bool writes;
 };
 
+// The value of a dynamic slot.
+struct Dynamic {
+  int type = 0;
+  std::vector<int64_t> shape;
+  void* data = nullptr;
+};
+
 struct Executor final : Job {
   // `cpus` are the processors of the lanes: negative if unpinned.
   Executor(std::shared_ptr<Runtime> runtime, Plan plan, const std::vector<std::shared_ptr<Kernel>>& kernels,
@@ -145,6 +152,25 @@ struct Executor final : Job {
       api().ReleaseValue(slot.value);
       slot.value = nullptr;
     }
+  }
+
+  // Of the last run, until the next one.
+  Dynamic dynamic(size_t slot) const {
+    OrtValue* value = slots.at(slot).value;
+    int is_tensor = 0;
+    if (value != nullptr) api().check(api().IsTensor(value, &is_tensor));
+    if (is_tensor == 0) throw std::runtime_error("the output is not a tensor");
+    OrtTypeAndShape* shape = nullptr;
+    api().check(api().GetTypeAndShape(value, &shape));
+    const std::unique_ptr<OrtTypeAndShape, decltype(Api::ReleaseTypeAndShape)> owner(shape, api().ReleaseTypeAndShape);
+    Dynamic found;
+    size_t rank = 0;
+    api().check(api().GetElementType(shape, &found.type));
+    api().check(api().GetDimensionsCount(shape, &rank));
+    found.shape.resize(rank);
+    api().check(api().GetDimensions(shape, found.shape.data(), rank));
+    api().check(api().GetTensorData(value, &found.data));
+    return found;
   }
 
   const Api& api() const { return runtime->environment->api; }

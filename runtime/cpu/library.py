@@ -80,7 +80,16 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
             pointer,
             [pointer, text, size, pointer, size, pointer, size, pointer, size, pointer, size, text],
         ),
-        "runtime_prepare": (ctypes.c_int, [pointer, text, size, text]),
+        "runtime_prepare": (ctypes.c_int, [pointer, text]),
+        "operators_inferred": (ctypes.c_int, [pointer, pointer, size, pointer, text]),
+        "checksum": (ctypes.c_uint64, [pointer, size]),
+        "processor": (text, []),
+        "plan_open": (pointer, [text, pointer, pointer]),
+        "plan_describe": (ctypes.c_int, [pointer, size, pointer]),
+        "plan_run": (ctypes.c_int, [pointer, size, pointer, pointer, pointer, pointer]),
+        "plan_time": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
+        "plan_close": (None, [pointer]),
+        "plan_error": (text, []),
         "operator_create": (pointer, [pointer, pointer, text]),
         "executor_create": (pointer, [pointer, pointer, size, pointer, size, pointer, size, text]),
         "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, size, pointer, pointer, text]),
@@ -118,6 +127,13 @@ def load(path: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise failure(str(error), f"{path.name} does not load: {error}") from error
+
+
+def api_base(path: Path) -> int:
+    """The table of functions of the onnxruntime at `path`, for the compiled executor; raises as `load`."""
+    get_api_base = load(path).OrtGetApiBase
+    get_api_base.restype = ctypes.c_void_p
+    return int(get_api_base())
 
 
 def call(function: Callable[..., Any], *arguments: object) -> Any:

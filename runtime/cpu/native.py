@@ -31,11 +31,11 @@ from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.kernels import DTYPE_NAME, ELEMENT_TYPE, Copy, InvokedNode, Kernel, Program
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import (
+    api_base,
     call,
     call_with_error_buffer,
     compiled,
     error_text,
-    load,
     missing,
     onnxruntime_path,
 )
@@ -70,8 +70,7 @@ class NativeRuntime:
         if library is None or path is None:
             raise DeviceError(f"the compiled executor cannot run: {missing()}")
         self._library = library
-        get_api_base = ctypes.cast(load(path).OrtGetApiBase, ctypes.c_void_p)
-        self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
+        self.handle = Handle(call(library.iosched_runtime_create, api_base(path)), library.iosched_runtime_release)
         self._known: _SharedKernels = _SharedKernels.of(path) if sharing is None else sharing._known
         self._spanning: weakref.WeakValueDictionary[object, NativeKernel] = weakref.WeakValueDictionary()
         self._invokes = self._is_prepared()
@@ -177,6 +176,25 @@ class NativeKernel:
 
 
 @dataclass(frozen=True, eq=False)
+class EncodedPlan:
+    """A plan as the compiled executor reads it.
+
+    Attributes:
+        words: see `PlanEncoder.words`.
+        kernels: those that the words name by their position.
+        inputs: the arrays that the plan reads.
+        outputs: the arrays that it writes.
+        slots: for each output of unknown size, its slot.
+    """
+
+    words: Sequence[int]
+    kernels: tuple[NativeKernel, ...]
+    inputs: tuple[View, ...]
+    outputs: tuple[View, ...]
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
 class _SharedKernels:
     """Kernels that several runtimes share.
 
@@ -257,6 +275,13 @@ class NativeExecutor:
     def kernels(self) -> tuple[NativeKernel, ...]:
         """The kernels of the tasks, without copies."""
         return tuple(self._kernels.values())
+
+    def encoded(self) -> EncodedPlan:
+        """The plan for a file."""
+        fixed = {view.buffer for view in self._of_known_size}
+        slots = {v.buffer: self._encoder.slot_of_dynamic(v.buffer) for v in self._outputs if v.buffer not in fixed}
+        words = self._encoder.words(tuple(self._kernels))
+        return EncodedPlan(words, self.kernels, self._inputs, self._outputs, slots)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the plan once on the caller's arrays, without copies; the results are new arrays.

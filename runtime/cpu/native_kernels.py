@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from iosched.runtime.cpu.library import call
 from iosched.runtime.handle import Handle
 from iosched.runtime.plan import View
 
-_KINDS: Mapping[int, tuple[int, str, Any]] = {
+KINDS: Mapping[int, tuple[int, str, Any]] = {
     onnx.AttributeProto.INT: (1, "i", ctypes.c_int64),
     onnx.AttributeProto.INTS: (2, "ints", ctypes.c_int64),
     onnx.AttributeProto.FLOAT: (3, "f", ctypes.c_float),
@@ -103,34 +102,40 @@ def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
 
 
-@cache
-def outer_model() -> bytes:
-    """The model whose only operator, our own, runs plans: onnxruntime needs a context of its own run."""
-    node = onnx.helper.make_node("Run", ["x"], ["y"], domain="iosched")
-    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y"))
-    graph = onnx.helper.make_graph([node], "outer", [x], [y])
-    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("iosched", 1)]
-    return bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
-
-
 def prepare(runtime: RuntimeHandle) -> None:
     """Prepare the runtime for operators.
 
     Raises:
         ExecutionError: this onnxruntime cannot run them.
     """
-    model = outer_model()
-    call(runtime.library.iosched_runtime_prepare, runtime.pointer, model, len(model))
+    call(runtime.library.iosched_runtime_prepare, runtime.pointer)
 
 
 def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
     """Create the operator of a node in a prepared runtime; its constants must outlive it."""
     kept: list[Any] = []
+    description = _description(invoked, kept)
+    pointer = call(runtime.library.iosched_operator_create, runtime.pointer, ctypes.byref(description))
+    return Handle(pointer, runtime.library.iosched_kernel_release)
+
+
+def inferred(runtime: RuntimeHandle, operators: Sequence[InvokedNode]) -> list[bool]:
+    """For each node, whether onnxruntime infers just the outputs that it has."""
+    kept: list[Any] = []
+    descriptions = [_description(each, kept) for each in operators]
+    pointers = (ctypes.c_void_p * len(operators))(*map(ctypes.addressof, descriptions))
+    found = (ctypes.c_int * len(operators))()
+    call(runtime.library.iosched_operators_inferred, runtime.pointer, pointers, len(operators), found)
+    return list(map(bool, found))
+
+
+def _description(invoked: InvokedNode, kept: list[Any]) -> _Description:
+    """The node for the library; data that it points to is added to `kept`."""
     attributes = [_attribute(each, kept) for each in invoked.attributes]
     constants = [_weight("", array) for array in invoked.constants]
     views = [word for view in (*invoked.reads, *invoked.writes) for word in _words(view)]
     names, types = [name.encode() for name in invoked.constraints], list(invoked.constraints.values())
-    description = _Description(
+    return _Description(
         *(invoked.op_type.encode(), invoked.domain.encode(), invoked.version),
         *((ctypes.c_char_p * len(names))(*names), (ctypes.c_int * len(types))(*types), len(names)),
         *((_Attribute * len(attributes))(*attributes), len(attributes)),
@@ -138,8 +143,6 @@ def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
         *(_int64s(invoked.sources), len(invoked.sources)),
         *(_int64s(views), len(invoked.reads), len(invoked.writes)),
     )
-    pointer = call(runtime.library.iosched_operator_create, runtime.pointer, ctypes.byref(description))
-    return Handle(pointer, runtime.library.iosched_kernel_release)
 
 
 def executor(runtime: RuntimeHandle, words: Sequence[int], kernels: Sequence[Handle], cpus: Sequence[int]) -> Handle:
@@ -163,7 +166,7 @@ def _int64s(words: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 def _attribute(attribute: onnx.AttributeProto, kept: list[Any]) -> _Attribute:
     """The attribute for onnxruntime; the data that it points to is added to `kept`."""
-    kind, field, c_type = _KINDS[attribute.type]
+    kind, field, c_type = KINDS[attribute.type]
     value = getattr(attribute, field)
     if field in ("i", "f"):
         value = (value,)

@@ -1,6 +1,6 @@
 // The used part of onnxruntime's C interface, and the environment of this process.
 //
-// No headers of onnxruntime are needed: the caller passes the address of `OrtGetApiBase`, and functions are found by
+// No headers of onnxruntime are needed: the caller passes what `OrtGetApiBase` returns, and functions are found by
 // their position in its table, which only grows at its end.
 
 #pragma once
@@ -19,6 +19,7 @@ struct OrtSession;
 struct OrtSessionOptions;
 struct OrtMemoryInfo;
 struct OrtValue;
+struct OrtTypeInfo;
 struct OrtTypeAndShape;
 struct OrtPrepacked;
 struct OrtCustomOp;
@@ -52,12 +53,15 @@ struct Api {
     bind(SetLogSeverityLevel, 22);
     bind(SetIntraOpNumThreads, 24);
     bind(SetInterOpNumThreads, 25);
+    bind(SessionGetOutputCount, 31);
+    bind(SessionGetOutputTypeInfo, 34);
     bind(CreateCustomOpDomain, 26);
     bind(CustomOpDomain_Add, 27);
     bind(AddCustomOpDomain, 28);
     bind(CreateTensorWithData, 49);
     bind(IsTensor, 50);
     bind(GetTensorData, 51);
+    bind(CastToTensorInfo, 55);
     bind(GetElementType, 60);
     bind(GetDimensionsCount, 61);
     bind(GetDimensions, 62);
@@ -68,6 +72,7 @@ struct Api {
     bind(ReleaseMemoryInfo, 94);
     bind(ReleaseSession, 95);
     bind(ReleaseValue, 96);
+    bind(ReleaseTypeInfo, 98);
     bind(ReleaseTypeAndShape, 99);
     bind(ReleaseSessionOptions, 100);
     bind(ReleaseCustomOpDomain, 101);
@@ -77,6 +82,7 @@ struct Api {
     bind(CreatePrepacked, 166);
     bind(ReleasePrepacked, 167);
     bind(CreateSessionFromArrayPrepacked, 169);
+    bind(UnregisterAllocator, 177);
     bind(AddExternalInitializers, 210);
     bind(CreateOpAttr, 211);
     bind(ReleaseOpAttr, 212);
@@ -108,6 +114,10 @@ struct Api {
   OrtStatus* (*SetLogSeverityLevel)(OrtSessionOptions*, int);
   OrtStatus* (*SetIntraOpNumThreads)(OrtSessionOptions*, int);
   OrtStatus* (*SetInterOpNumThreads)(OrtSessionOptions*, int);
+  OrtStatus* (*SessionGetOutputCount)(const OrtSession*, size_t*);
+  OrtStatus* (*SessionGetOutputTypeInfo)(const OrtSession*, size_t, OrtTypeInfo**);
+  OrtStatus* (*CastToTensorInfo)(const OrtTypeInfo*, const OrtTypeAndShape**);
+  void (*ReleaseTypeInfo)(OrtTypeInfo*);
   OrtStatus* (*CreateTensorWithData)(const OrtMemoryInfo*, void*, size_t, const int64_t*, size_t, int, OrtValue**);
   OrtStatus* (*IsTensor)(const OrtValue*, int*);
   OrtStatus* (*GetTensorData)(OrtValue*, void**);
@@ -125,6 +135,7 @@ struct Api {
   void (*ReleaseSessionOptions)(OrtSessionOptions*);
   OrtStatus* (*AddSessionConfigEntry)(OrtSessionOptions*, const char*, const char*);
   OrtStatus* (*CreateAndRegisterAllocator)(OrtEnv*, const OrtMemoryInfo*, const void* arena_config);
+  OrtStatus* (*UnregisterAllocator)(OrtEnv*, const OrtMemoryInfo*);
   OrtStatus* (*AddInitializer)(OrtSessionOptions*, const char*, const OrtValue*);
   OrtStatus* (*AddExternalInitializers)(OrtSessionOptions*, const char* const* names, const OrtValue* const*, size_t);
   OrtStatus* (*CreatePrepacked)(OrtPrepacked**);
@@ -147,8 +158,7 @@ struct Api {
   void (*ReleaseKernelInfo)(OrtKernelInfo*);
 };
 
-inline const Api load_api(const OrtApiBase* (*get_base)()) {
-  const OrtApiBase* base = get_base();
+inline const Api load_api(const OrtApiBase* base) {
   const void* table = base == nullptr ? nullptr : base->GetApi(kApiVersion);
   if (table == nullptr) throw std::runtime_error("onnxruntime does not offer version 13 of its C interface");
   return Api(static_cast<const void* const*>(table));
@@ -156,17 +166,19 @@ inline const Api load_api(const OrtApiBase* (*get_base)()) {
 
 // Outlives every session: with shared ownership, Python may release objects in any order.
 struct Environment {
-  explicit Environment(const OrtApiBase* (*get_base)()) : api(load_api(get_base)) {
+  explicit Environment(const OrtApiBase* base) : api(load_api(base)) {
     api.check(api.CreateEnv(/*error*/ 3, "iosched", &env));
     api.check(api.CreateCpuMemoryInfo(/*arena*/ 1, /*default*/ 0, &memory));
     api.check(api.CreatePrepacked(&prepacked));
     // One allocator for all sessions: hundreds of private arenas would be cold and large. onnxruntime has one
     // environment per process, so for a second runtime the allocator is already registered.
     OrtStatus* status = api.CreateAndRegisterAllocator(env, memory, nullptr);
-    if (status != nullptr) api.ReleaseStatus(status);
+    registered = status == nullptr;
+    if (!registered) api.ReleaseStatus(status);
   }
   Environment(const Environment&) = delete;
   ~Environment() {
+    if (registered) unregister();
     if (prepacked != nullptr) api.ReleasePrepacked(prepacked);
     if (memory != nullptr) api.ReleaseMemoryInfo(memory);
     if (env != nullptr) api.ReleaseEnv(env);
@@ -178,7 +190,14 @@ struct Environment {
     return value;
   }
 
+  // The host's other sessions shall not use it when this is gone; ours keep it.
+  void unregister() {
+    OrtStatus* status = api.UnregisterAllocator(env, memory);
+    if (status != nullptr) api.ReleaseStatus(status);
+  }
+
   const Api api;
+  bool registered = false;
   OrtEnv* env = nullptr;
   OrtMemoryInfo* memory = nullptr;
   OrtPrepacked* prepacked = nullptr;

@@ -32,7 +32,7 @@ struct Memory {
 };
 
 struct Runtime {
-  explicit Runtime(const OrtApiBase* (*get_base)()) : environment(std::make_shared<Environment>(get_base)) {}
+  explicit Runtime(const OrtApiBase* base) : environment(std::make_shared<Environment>(base)) {}
 
   // Executors with a smaller arena keep it; new ones share the larger one.
   std::shared_ptr<Memory> arena(size_t nbytes) {
@@ -58,10 +58,9 @@ struct Runtime {
   }
 
   // Created when first needed: it takes as long as a session.
-  std::shared_ptr<Outer> outer_of(const void* model, size_t nbytes) {
+  void prepare_outer() {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (outer == nullptr) outer = std::make_shared<Outer>(environment, model, nbytes);
-    return outer;
+    if (outer == nullptr) outer = std::make_shared<Outer>(environment);
   }
 
   std::shared_ptr<Environment> environment;

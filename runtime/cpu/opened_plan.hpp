@@ -1,0 +1,220 @@
+// A plan file that is ready to run: one program for each set of input shapes, on threads of its own.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "executor.hpp"
+#include "plan_file.hpp"
+
+namespace iosched {
+
+// An input or output of the model.
+struct Port {
+  enum Source : int64_t { kArray = 0, kOfUnknownSize = 1, kConstant = 2, kInputItself = 3 };
+
+  std::string name;
+  int type = 0;
+  bool is_known = true;
+  std::vector<int64_t> shape;
+  size_t nbytes = 0;
+  Source source = kArray;
+  size_t index = 0;               // of an array of the plan, a slot, or an input
+  const void* constant = nullptr;
+};
+
+struct PlanProgram {
+  std::vector<Port> inputs, outputs;
+  std::vector<size_t> used;  // for each array that the plan reads, the input
+  size_t n_arrays = 0;       // that the plan writes, and those of unknown size
+  std::unique_ptr<Executor> executor;
+};
+
+struct OpenedPlan {
+  // Provides the memory of an output.
+  using Allocate = std::function<void*(size_t output, const std::vector<int64_t>& shape, size_t nbytes)>;
+
+  // `cpus` are the lanes' processors; empty if their threads are not pinned.
+  OpenedPlan(std::unique_ptr<PlanFile> opened, const OrtApiBase* base, std::vector<int> cpus)
+      : file(std::move(opened)), pid(getpid()) {
+    file->check_fit(base->GetVersionString());
+    runtime = std::make_shared<Runtime>(base);
+    Cpus spanning(file->n_lanes, -1);
+    if (cpus.empty()) {
+      cpus.assign(file->n_lanes, kAnyCore);
+    } else {
+      spanning.assign(cpus.begin(), cpus.end());
+    }
+    reader = std::make_unique<KernelReader>(*file, runtime->environment, spanning);
+    kernels = reader->kernels(*runtime);
+    for (size_t left = file->head.length(6); left > 0; --left) programs.push_back(program(cpus));
+    if (programs.empty()) throw Broken("the plan file holds no plan");
+  }
+
+  // Runs once; runs of several threads follow one another. Outputs that are null come from `allocate`.
+  void run(size_t number, const void* const* inputs, void* const* outputs, const Allocate& allocate) {
+    check_process();
+    PlanProgram& program = programs.at(number);
+    std::vector<void*> given(outputs, outputs + program.outputs.size());
+    for (size_t i = 0; i < given.size(); ++i) {
+      const Port& port = program.outputs[i];
+      if (given[i] == nullptr && port.is_known) given[i] = allocated(allocate, i, port.shape, port.nbytes);
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    double time_us = 0;
+    run_plan(program, inputs, given.data(), 1, &time_us, nullptr);
+    for (size_t i = 0; i < given.size(); ++i) fill(program, i, inputs, given[i], allocate);
+    program.executor->release_dynamic();
+  }
+
+  // Runs the plan `repeats` times, without outputs of unknown size. `times_us` has one element for each run, `spans_us`
+  // two for each task of each, unless it is null.
+  void time(size_t number, const void* const* inputs, void* const* outputs, size_t repeats, double* times_us,
+            double* spans_us) {
+    check_process();
+    const std::lock_guard<std::mutex> lock(mutex);
+    run_plan(programs.at(number), inputs, outputs, repeats, times_us, spans_us);
+    programs[number].executor->release_dynamic();
+  }
+
+  std::unique_ptr<PlanFile> file;
+  const pid_t pid;
+  std::vector<PlanProgram> programs;
+
+ private:
+  void check_process() const {
+    if (getpid() != pid) throw std::runtime_error("the plan was opened before the process forked: open it again");
+  }
+
+  static void run_plan(PlanProgram& program, const void* const* inputs, void* const* outputs, size_t repeats,
+                       double* times_us, double* spans_us) {
+    std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes has no output
+    for (const size_t input : program.used) sources.push_back(const_cast<void*>(inputs[input]));
+    for (size_t i = 0; i < program.outputs.size(); ++i) {
+      if (program.outputs[i].source == Port::kArray) targets[program.outputs[i].index] = outputs[i];
+    }
+    program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, spans_us);
+  }
+
+  PlanProgram program(const std::vector<int>& cpus) {
+    Head& head = file->head;
+    PlanProgram found;
+    for (size_t left = head.length(3); left > 0; --left) found.inputs.push_back(port());
+    for (size_t left = head.length(5); left > 0; --left) found.outputs.push_back(output(found));
+    for (const int64_t word : head.numbers()) {
+      if (word < 0 || static_cast<size_t>(word) >= found.inputs.size()) throw Broken("the plan reads an unknown input");
+      found.used.push_back(static_cast<size_t>(word));
+    }
+    std::vector<std::shared_ptr<Kernel>> own;
+    for (const int64_t word : head.numbers()) {
+      if (word < 0 || static_cast<size_t>(word) >= kernels.size()) throw Broken("the plan names an unknown kernel");
+      own.push_back(kernels[static_cast<size_t>(word)]);
+    }
+    const size_t n_words = head.length();
+    Words words{head.data + head.at, n_words};
+    head.at += n_words;
+    Plan plan(words, own.size());
+    if (words.at != words.count || plan.lanes.size() != file->n_lanes) throw Broken("the plan's description is broken");
+    found.n_arrays = plan.output_nbytes.size();
+    check_arrays(found, plan);
+    check_arena(plan);
+    Hazards::check(plan);
+    found.executor = std::make_unique<Executor>(runtime, std::move(plan), own, cpus);
+    return found;
+  }
+
+  Port port() {
+    Port found;
+    found.name = file->head.text();
+    found.type = static_cast<int>(file->head.index(1 << 8));
+    found.shape = file->head.numbers();
+    found.nbytes = tensor_nbytes(found.type, found.shape);
+    return found;
+  }
+
+  Port output(const PlanProgram& program) {
+    Head& head = file->head;
+    const auto source = static_cast<Port::Source>(head.index(4));
+    Port found = port();
+    found.source = source;
+    found.index = head.nbytes();
+    if (source == Port::kOfUnknownSize) {
+      found.is_known = false;
+      found.shape.clear();
+      found.nbytes = 0;
+    } else if (source == Port::kConstant) {
+      if (found.index >= file->regions.size()) throw Broken("an output of the plan has no value");
+      found.constant = file->bytes(found.index, head.nbytes(), found.nbytes, element_nbytes(found.type));
+    } else if (source == Port::kInputItself) {
+      if (found.index >= program.inputs.size() || program.inputs[found.index].nbytes != found.nbytes) {
+        throw Broken("an output of the plan has no input");
+      }
+    }
+    return found;
+  }
+
+  // The arrays that the plan reads and writes are just those of the model's inputs and outputs.
+  static void check_arrays(const PlanProgram& program, const Plan& plan) {
+    bool fits = program.used.size() == plan.input_nbytes.size();
+    for (size_t i = 0; fits && i < program.used.size(); ++i) {
+      fits = program.inputs[program.used[i]].nbytes == plan.input_nbytes[i];
+    }
+    std::vector<size_t> left = plan.output_nbytes;
+    for (const Port& port : program.outputs) {
+      if (port.source == Port::kArray) {
+        fits = fits && port.index < left.size() && left[port.index] == port.nbytes;
+        if (fits) left[port.index] = SIZE_MAX;
+      }
+      if (port.source == Port::kOfUnknownSize) {
+        fits = fits && port.index < plan.slots.size() && plan.slots[port.index].space == kDynamic;
+      }
+    }
+    for (const size_t nbytes : left) fits = fits && (nbytes == SIZE_MAX || nbytes == 0);
+    if (!fits) throw Broken("the plan's arrays are not those of its inputs and outputs");
+  }
+
+  // The arena is no larger than its views, and fits this machine.
+  static void check_arena(const Plan& plan) {
+    size_t end = 0;
+    for (const Slot& slot : plan.slots) {
+      if (slot.space == kArena) end = std::max(end, static_cast<size_t>(slot.offset + slot.nbytes));
+    }
+    if (plan.arena_nbytes > end + PlanFile::kPage) throw Broken("the plan's arena is larger than what it holds");
+    const auto memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    if (plan.arena_nbytes > memory) {
+      throw std::runtime_error("the plan needs " + std::to_string(plan.arena_nbytes) + " bytes, more than this machine has");
+    }
+  }
+
+  static void* allocated(const Allocate& allocate, size_t output, const std::vector<int64_t>& shape, size_t nbytes) {
+    void* found = allocate ? allocate(output, shape, nbytes) : nullptr;
+    if (found == nullptr) throw std::runtime_error("there is no memory for an output of the plan");
+    return found;
+  }
+
+  void fill(PlanProgram& program, size_t number, const void* const* inputs, void* given, const Allocate& allocate) {
+    const Port& port = program.outputs[number];
+    if (port.source == Port::kConstant && port.nbytes > 0) std::memcpy(given, port.constant, port.nbytes);
+    if (port.source == Port::kInputItself && port.nbytes > 0) std::memcpy(given, inputs[port.index], port.nbytes);
+    if (port.source != Port::kOfUnknownSize) return;
+    const Dynamic value = program.executor->dynamic(port.index);
+    if (value.type != port.type) throw std::runtime_error("an output of the plan has another type");
+    const size_t nbytes = tensor_nbytes(value.type, value.shape);
+    void* const target = allocated(allocate, number, value.shape, nbytes);
+    if (nbytes > 0) std::memcpy(target, value.data, nbytes);
+  }
+
+  std::shared_ptr<Runtime> runtime;
+  std::unique_ptr<KernelReader> reader;  // kernels point to what it keeps
+  std::vector<std::shared_ptr<Kernel>> kernels;
+  std::mutex mutex;
+};
+
+}  // namespace iosched
