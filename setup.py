@@ -13,15 +13,18 @@ onnxruntime's, and one file serves every Python. The variable IOSCHED_WHEEL says
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-COMPILING = ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]
-LINKING = ["-pthread", "-Wl,--version-script=runtime/cpu/executor.map"]
-SOURCES = [f"runtime/cpu/{name}.cpp" for name in ("executor", "plan_api")]
+VERSION = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+COMPILING = ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread", f'-DIOSCHED_VERSION="{VERSION}"']
+# onnxruntime unloads a provider's library while its sessions, or our threads, may still be there: nodelete keeps it.
+LINKING = ["-pthread", "-Wl,--version-script=runtime/cpu/executor.map", "-Wl,-z,nodelete"]
+SOURCES = [f"runtime/cpu/{name}.cpp" for name in ("executor", "plan_api", "provider")]
 ZIG_TARGETS = {f"manylinux_2_17_{cpu}": f"{cpu}-linux-gnu.2.17" for cpu in ("x86_64", "aarch64")}
 
 wanted = os.environ.get("IOSCHED_WHEEL") or None

@@ -1,0 +1,216 @@
+// An execution provider of onnxruntime, which loads this library as a plugin. It claims no graph yet, but writes the
+// digests of the graphs that it is shown to the file that the option "ep.iosched.record" names.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "graph_digest.hpp"
+#include "provider_api.hpp"
+
+using namespace iosched;
+
+namespace {
+
+constexpr const char* kName = "iosched";
+constexpr const char* kOptionPrefix = "ep.iosched.";
+constexpr int kFail = 1;     // OrtErrorCode
+constexpr int kWarning = 2;  // OrtLoggingLevel
+constexpr int kCpu = 0;      // OrtHardwareDeviceType
+
+using Options = std::map<std::string, std::string>;
+
+// Failures of the functions that onnxruntime calls, as its status.
+template <typename Body>
+OrtStatus* guarded(MakeStatus make, Body body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception& problem) {
+    return make(kFail, problem.what());
+  } catch (...) {
+    return make(kFail, "unknown error");
+  }
+}
+
+// Other processes never see a part of the file.
+void write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + "." + std::to_string(getpid()) + ".tmp";
+  std::ofstream file(temporary, std::ios::binary);
+  file << text;
+  file.close();
+  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return;
+  std::remove(temporary.c_str());
+  throw std::runtime_error("cannot write " + path);
+}
+
+std::string hex(uint64_t digest) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
+  return text;
+}
+
+// The provider of one session. onnxruntime may release the factory first, and yet calls its ReleaseEp.
+struct Provider : OrtEp {
+  Provider(std::shared_ptr<const void> factory, const ProviderApi& api, const OrtLogger* logger, Options options)
+      : OrtEp{}, factory(std::move(factory)), api(api), logger(logger), options(std::move(options)) {
+    version = kTableVersion;
+    OrtEp::GetName = [](const OrtEp*) { return kName; };
+    OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo*) -> OrtStatus* {
+      static_cast<Provider*>(self)->decide(graph);
+      return nullptr;
+    };
+    OrtEp::Compile = [](OrtEp* self, const OrtGraph**, const OrtNode**, size_t, OrtNodeComputeInfo**, OrtNode**) {
+      return static_cast<Provider*>(self)->api.CreateStatus(kFail, "iosched claimed no graph");
+    };
+    OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo**, size_t) {};
+  }
+
+  // Any doubt is a warning, and another provider runs the graph.
+  void decide(const OrtGraph* graph) noexcept {
+    try {
+      const OrtNode* parent = nullptr;
+      api.check(api.Graph_GetParentNode(graph, &parent));
+      if (parent == nullptr) record(graph);
+    } catch (const std::exception& problem) {
+      warn(problem.what());
+    } catch (...) {
+      warn("unknown error");
+    }
+  }
+
+ private:
+  // onnxruntime asks again where it has inlined functions meanwhile; each digest stands for the same model.
+  void record(const OrtGraph* graph) {
+    const auto path = options.find("record");
+    if (path == options.end()) return;
+    const std::string line = digest_or_reason(graph) + "\n";
+    if (recorded.find(line) == std::string::npos) recorded += line;
+    write_file(path->second, recorded);
+  }
+
+  std::string digest_or_reason(const OrtGraph* graph) const {
+    try {
+      return hex(GraphDigest::of(api, graph));
+    } catch (const std::exception& problem) {
+      return problem.what();
+    }
+  }
+
+  void warn(const char* message) const noexcept {
+    api.ignore(api.Logger_LogMessage(logger, kWarning, message, __FILE__, __LINE__, kName));
+  }
+
+  const std::shared_ptr<const void> factory;
+  const ProviderApi& api;  // of the factory
+  const OrtLogger* const logger;
+  const Options options;
+  std::string recorded;
+};
+
+Options options_of(const ProviderApi& api, const OrtSessionOptions* session) {
+  OrtKeyValuePairs* pairs = nullptr;
+  api.check(api.GetSessionOptionsConfigEntries(session, &pairs));
+  const std::unique_ptr<OrtKeyValuePairs, decltype(api.ReleaseKeyValuePairs)> owner(pairs, api.ReleaseKeyValuePairs);
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  size_t count = 0;
+  api.GetKeyValuePairs(pairs, &keys, &values, &count);
+  Options found;
+  const size_t length = std::strlen(kOptionPrefix);
+  for (size_t i = 0; i < count; ++i) {
+    if (std::strncmp(keys[i], kOptionPrefix, length) == 0) found[keys[i] + length] = values[i];
+  }
+  return found;
+}
+
+// Owned by itself until it is released, and by its providers.
+struct Factory : OrtEpFactory, std::enable_shared_from_this<Factory> {
+  explicit Factory(const void* const* table) : OrtEpFactory{}, api(table) {
+    version = kTableVersion;
+    OrtEpFactory::GetName = OrtEpFactory::GetVendor = [](const OrtEpFactory*) { return kName; };
+    OrtEpFactory::GetVendorId = [](const OrtEpFactory*) -> uint32_t { return 0; };
+    OrtEpFactory::GetVersion = [](const OrtEpFactory*) { return IOSCHED_VERSION; };
+    OrtEpFactory::GetSupportedDevices = [](OrtEpFactory* self, const OrtHardwareDevice* const* devices,
+                                           size_t n_devices, OrtEpDevice** found, size_t limit, size_t* count) {
+      const ProviderApi& api = static_cast<Factory*>(self)->api;
+      return guarded(api.CreateStatus, [&] {
+        *count = 0;
+        for (size_t i = 0; i < n_devices && *count < limit; ++i) {
+          if (api.HardwareDevice_Type(devices[i]) != kCpu) continue;
+          api.check(api.CreateEpDevice(self, devices[i], nullptr, nullptr, &found[*count]));
+          ++*count;
+        }
+      });
+    };
+    OrtEpFactory::CreateEp = [](OrtEpFactory* self, const OrtHardwareDevice* const*, const OrtKeyValuePairs* const*,
+                                size_t, const OrtSessionOptions* session, const OrtLogger* logger, OrtEp** made) {
+      auto* factory = static_cast<Factory*>(self);
+      return guarded(factory->api.CreateStatus, [&] {
+        Options options = options_of(factory->api, session);
+        *made = new Provider(factory->shared_from_this(), factory->api, logger, std::move(options));
+      });
+    };
+    OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* provider) { delete static_cast<Provider*>(provider); };
+    have_no_devices_of_its_own();
+  }
+
+  static Factory* make(const void* const* table) {
+    const auto made = std::make_shared<Factory>(table);
+    made->self = made;
+    return made.get();
+  }
+
+  void release() { const std::shared_ptr<Factory> last = std::move(self); }
+
+ private:
+  // onnxruntime calls these without looking whether they are there.
+  void have_no_devices_of_its_own() {
+    OrtEpFactory::CreateAllocator = [](OrtEpFactory*, const OrtMemoryInfo*, const OrtKeyValuePairs*, void** made) {
+      return nothing(made);
+    };
+    OrtEpFactory::ReleaseAllocator = [](OrtEpFactory*, void*) {};
+    OrtEpFactory::CreateDataTransfer = [](OrtEpFactory*, void** made) { return nothing(made); };
+    OrtEpFactory::IsStreamAware = [](const OrtEpFactory*) { return false; };
+    OrtEpFactory::CreateSyncStreamForDevice = [](OrtEpFactory*, const void*, const OrtKeyValuePairs*, void** made) {
+      return nothing(made);
+    };
+  }
+
+  static OrtStatus* nothing(void** made) {
+    *made = nullptr;
+    return nullptr;
+  }
+
+  const ProviderApi api;
+  std::shared_ptr<Factory> self;
+};
+
+}  // namespace
+
+#define IOSCHED_EXPORT extern "C" __attribute__((visibility("default")))
+
+IOSCHED_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base, const OrtLogger*,
+                                            OrtEpFactory** factories, size_t limit, size_t* count) {
+  const auto table = [&](uint32_t version) { return static_cast<const void* const*>(base->GetApi(version)); };
+  const auto make_status = reinterpret_cast<MakeStatus>(const_cast<void*>(table(kApiVersion)[0]));
+  return guarded(make_status, [&] {
+    *count = 0;
+    if (table(kOldestProviderApi) == nullptr) throw std::runtime_error("iosched needs onnxruntime 1.24 or newer");
+    if (limit == 0) return;
+    factories[0] = Factory::make(table(kOldestProviderApi));
+    *count = 1;
+  });
+}
+
+IOSCHED_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) {
+  static_cast<Factory*>(factory)->release();
+  return nullptr;
+}
