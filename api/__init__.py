@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from iosched.jobs.explore import ExploreResult as ExploreResult
     from iosched.jobs.explore import ExploreSettings as ExploreSettings
     from iosched.jobs.explore import explore as explore
+    from iosched.jobs.export import ExportResult as ExportResult
+    from iosched.jobs.export import export as export
     from iosched.jobs.loading.batches import LoadedBatches as LoadedBatches
     from iosched.jobs.loading.batches import load_any as load_any
     from iosched.jobs.loading.batches import load_batches as load_batches
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from iosched.models.errors import IoschedError as IoschedError
     from iosched.models.errors import MismatchError as MismatchError
     from iosched.models.errors import OtherDeviceWarning as OtherDeviceWarning
+    from iosched.models.errors import PlanWarning as PlanWarning
     from iosched.models.errors import UsageError as UsageError
     from iosched.models.export import write_model as write_model
     from iosched.models.graph import ComputationGraph as ComputationGraph
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from iosched.models.mutation.variant import variant_of as variant_of
     from iosched.models.spaces.space import Space as Space
     from iosched.models.spaces.space import find_space as find_space
+    from iosched.runtime.cpu.provider import plugin_path as plugin_path
     from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
     from iosched.scheduler.blocks import partition as partition
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
@@ -113,6 +117,7 @@ _HOME = {
     "ExecutionError": "iosched.models.errors",
     "ExploreResult": "iosched.jobs.explore",
     "ExploreSettings": "iosched.jobs.explore",
+    "ExportResult": "iosched.jobs.export",
     "GraphView": "iosched.models.mutation.graph",
     "InferenceSession": "iosched.jobs.loading.session",
     "InputMutator": "iosched.models.mutation.mutator",
@@ -136,6 +141,7 @@ _HOME = {
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
     "OtherDeviceWarning": "iosched.models.errors",
+    "PlanWarning": "iosched.models.errors",
     "Pruning": "iosched.scheduler.pruning",
     "Question": "iosched.models.mutation.edit",
     "RankResult": "iosched.jobs.rank",
@@ -161,6 +167,7 @@ _HOME = {
     "chain": "iosched.models.mutation.mutator",
     "count_blocks": "iosched.scheduler.counts",
     "explore": "iosched.jobs.explore",
+    "export": "iosched.jobs.export",
     "find_space": "iosched.models.spaces.space",
     "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.mutator",
@@ -173,6 +180,7 @@ _HOME = {
     "optimize": "iosched.jobs.python_api",
     "optimize_batches": "iosched.jobs.python_api",
     "partition": "iosched.scheduler.blocks",
+    "plugin_path": "iosched.runtime.cpu.provider",
     "rank": "iosched.jobs.rank",
     "record_of": "iosched.models.mutation.record",
     "replay": "iosched.models.mutation.variant",

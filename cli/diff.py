@@ -62,7 +62,7 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
     name="diff",
     cls=Command,
     short_help="Compare two schedules, or two bench results with a regression gate.",
-    basic="max-regression row relative-to json",
+    basic="max-regression relative-to json",
 )
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")

@@ -39,6 +39,7 @@ COMMANDS = {
     "optimize": "getting-started.md#optimize-a-model",
     "batch": "batching.md",
     "run": "getting-started.md#run-it",
+    "export": "serving.md#export-a-plan",
     "bench": "measurement.md",
     "diff": "regressions.md",
     "matrix": "ranking.md",

@@ -84,7 +84,7 @@ def _design_text(fields: dict[str, Any]) -> str:
     return f" ({', '.join(numbers)})" if numbers else ""
 
 
-@command.command()
+@command.command(basic="yes")
 @profile_db_option
 @click.option("--device", metavar="KEY", help="Clear this device only, a key of 'stats --json'.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

@@ -104,6 +104,9 @@ if TYPE_CHECKING:
     text="Write a trace of measured and predicted task times.\n\nOpen it in ui.perfetto.dev or chrome://tracing. The "
     "run is on a CPU and by the schedule, even if a library was shipped. '-' is stdout.",
 )
+@click.option(
+    "--strict-plan", is_flag=True, help="Fail if MODEL has no plan file that fits, instead of preparing it again."
+)
 @device_options
 @binding_options
 @json_option
@@ -118,12 +121,15 @@ def command(
     check_schedule: bool,
     against: tuple[str, ...],
     trace: Destination | None,
+    strict_plan: bool,
     device: str,
     threads: int | None,
     binding: Binding,
     as_json: bool,
 ) -> None:
     """Run MODEL by its schedule, on inputs from files or seeded random inputs.
+
+    MODEL may also be a folder of 'iosched export'. An exported model runs by its plan file.
 
     \b
     Examples:
@@ -132,8 +138,10 @@ def command(
       iosched run super.onnx --against a=a.onnx --against b=b.onnx
       iosched run model.iosched.onnx --repeat 50 --trace run.json
     """
+    from iosched.jobs.loading.plan import opened_plan, path_in
     from iosched.jobs.run import run
 
+    model = str(path_in(model))
     inputs = [input_file(model), *(path for _, path in input_files)]
     check_destinations([output, trace], inputs=inputs, as_json=as_json)
     refuse_terminal(output)
@@ -147,6 +155,8 @@ def command(
         raise UsageError(f"{scheduled_by} needs a schedule, but there is none: make one with 'iosched optimize'")
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
+    uses_plan = schedule is None and trace is None and not check_schedule and document is not None
+    plan = opened_plan(model, device=device, threads=threads, strict=strict_plan) if uses_plan or strict_plan else None
     reference = _reference(loaded, against) if (check or check_schedule or against) and not members else None
     with _explaining_random_strings(loaded, input_files), catch_warnings(action="ignore", category=OtherDeviceWarning):
         found = run(
@@ -160,6 +170,7 @@ def command(
             threads=threads,
             by_schedule=check_schedule,
             trace=trace is not None,
+            plan=plan,
             tell=note,
         )
     for line in found.notes:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from iosched.jobs.bisect_mismatch.difference import FirstDifference
     from iosched.jobs.bisect_mismatch.model_pair import Original
     from iosched.models.composition.members import Member
+    from iosched.runtime.plan_files import PlanModel
 
 _log = logger(__name__)
 
@@ -86,6 +87,7 @@ def run(
     threads: int | None = None,
     by_schedule: bool = False,
     trace: bool = False,
+    plan: PlanModel | None = None,
     tell: Callable[[str], None] = _silent,
 ) -> RunResult:
     """Opens `model` by `open_executor`, runs it once, and then times `repeats` runs.
@@ -102,6 +104,7 @@ def run(
         threads: the number of CPU cores; by default all that affinity and quota allow.
         by_schedule: whether to run the schedule even if a library ships.
         trace: whether to trace the tasks of the timed runs; implies `by_schedule`.
+        plan: an open plan file with a program for this model, which runs in the place of `document`; it is closed.
         tell: is called with messages about slow steps.
 
     Raises:
@@ -118,7 +121,7 @@ def run(
     document = None if document is None else fitted(document, model)
     rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
     own = _members(model) if members else ()
-    with closing(open_executor(model, document, device=device, threads=threads)) as executor:
+    with closing(_planned(plan, model) or open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
             raise UsageError(f"runs on {executor.description} cannot be traced: only those on lanes of a CPU")
         if by_schedule and executor.by != "schedule":
@@ -151,6 +154,12 @@ def run(
     originals = _originals(reference, members, own)
     case = MismatchCase(model, document, runner(device, document), inputs, originals, rtol, threads)
     return replace(result, first_difference=first_difference(case))
+
+
+def _planned(plan: PlanModel | None, model: Model) -> Executor | None:
+    """The model's program in the plan."""
+    number = None if plan is None else plan.number_of(model.bindings)
+    return None if plan is None or number is None else replace(plan.executor(number), frees=plan.close)
 
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
@@ -250,10 +259,10 @@ def other_device(document: ScheduleDocument, device: str) -> str | None:
 def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
     """Warns, at the user's line of code, if a shipped schedule was made for another device."""
     if document.is_shipped and (text := other_device(document, device)) is not None:
-        warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=_users_level())
+        warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=users_level())
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """The `stacklevel` of the first frame of the user's code."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("iosched.", "contextlib")):

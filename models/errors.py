@@ -46,6 +46,10 @@ class SetAsideWarning(UserWarning):
     """A file of an earlier version was renamed, because this version cannot read it."""
 
 
+class PlanWarning(UserWarning):
+    """The plan file of an exported model is not used, and the model is prepared again."""
+
+
 class ResourceError(ExecutionError):
     """The machine lacks memory, threads or disk space (exit code 1)."""
 

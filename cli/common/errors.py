@@ -19,6 +19,7 @@ from iosched.models.errors import (
     InvalidScheduleError,
     IoschedError,
     MismatchError,
+    PlanWarning,
     SetAsideWarning,
     UsageError,
 )
@@ -77,12 +78,12 @@ def _shortened(text: str) -> str:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print `SetAsideWarning` as a line on stderr, without its place in the code."""
+    """Print warnings for users as lines on stderr, without their place in the code."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def shown(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if not issubclass(category, SetAsideWarning):
+            if not issubclass(category, SetAsideWarning | PlanWarning):
                 show(message, category, *place, **more)
                 return
             _log.warning("%s", message)

@@ -14,13 +14,15 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from iosched.jobs.loading.model import LoadedModel, load, read_file
+from iosched.jobs.loading.model import LoadedModel, load, of_plan, read_file, read_with_document
+from iosched.jobs.loading.plan import opened_plan, path_in
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import DynamicBatchSpec
 from iosched.models.load import read_unbound
 from iosched.models.source import Source, StrPath
+from iosched.runtime.plan_files import PlanModel
 from iosched.scheduler.batch_schedules import BatchSchedules
 
 
@@ -46,6 +48,7 @@ class LoadedBatches:
         device: str = "auto",
         threads: int | None = None,
         most_open: int | None = None,
+        plan: PlanModel | None = None,
     ) -> None:
         """Takes a model and its schedules; nothing is opened yet.
 
@@ -53,8 +56,9 @@ class LoadedBatches:
             schedules: schedules of this model, or of one of the same structure.
             device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
             most_open: the number of batch sizes that stay open; by default one more than there are schedules.
+            plan: an open plan file of this model, which runs the batch sizes that it has.
         """
-        self._model, self._schedules = model, schedules
+        self._model, self._schedules, self._plan = model, schedules, plan
         self._device, self._threads = device, threads
         self._most_open = most_open or len(schedules.by_size) + 1
         self._lock, self._is_closed = Lock(), False
@@ -141,6 +145,8 @@ class LoadedBatches:
             idle = self._idle()
         for each in idle:
             each.model.close()
+        if self._plan is not None and not self.opened:
+            self._plan.close()
 
     def __enter__(self) -> Self:
         return self
@@ -198,6 +204,10 @@ class LoadedBatches:
     def _open(self, batch_size: int) -> _Opened:
         model = self._model.at(batch_size)
         document = for_batch(self._schedules, model).document
+        plan = self._plan
+        if plan is not None and (number := plan.number_of(model.bindings)) is not None:
+            program = plan.programs[number]
+            return _Opened(LoadedModel.of_plan(plan.executor(number), self.name, program, lambda: (model, document)))
         return _Opened(LoadedModel(model, document, device=self._device, threads=self._threads))
 
     def _idle(self) -> list[_Opened]:
@@ -214,21 +224,26 @@ def load_batches(
     device: str = "auto",
     threads: int | None = None,
     most_open: int | None = None,
+    strict: bool = False,
 ) -> LoadedBatches:
     """Loads a model from `iosched optimize --batch-sizes`, to run at any batch size.
 
     Args:
-        source: the path of a model whose batch is dynamic, or its bytes.
+        source: the path of a model whose batch is dynamic, or of a folder from `export`; or its bytes.
         schedules: schedules, or the path of a schedule file of version 2, instead of those in the model.
         device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
         threads: the number of CPU cores; by default all that affinity and quota allow.
         most_open: the number of batch sizes that stay open; by default one more than there are schedules.
+        strict: whether to fail where the model has no plan file that fits, instead of preparing it again.
 
     Raises:
+        ExecutionError: with `strict`, the plan file does not fit.
         InvalidModelError: the file is no model that can be run.
         InvalidScheduleError: it has no schedules for several batch sizes, or they are broken.
     """
+    source = path_in(source)
     unbound = read_unbound(source)
+    plan = None if schedules is not None else opened_plan(source, device=device, threads=threads, strict=strict)
     if schedules is None:
         if unbound.schedules_json is None:
             raise InvalidScheduleError(
@@ -239,24 +254,32 @@ def load_batches(
     elif not isinstance(schedules, BatchSchedules):
         schedules = read_file(Path(schedules), BatchSchedules.from_json)
     model = DynamicBatchModel(unbound, schedules.inputs)
-    return LoadedBatches(model, schedules, device=device, threads=threads, most_open=most_open)
+    return LoadedBatches(model, schedules, device=device, threads=threads, most_open=most_open, plan=plan)
 
 
-def load_any(source: Source, *, device: str = "auto", threads: int | None = None) -> LoadedModel | LoadedBatches:
+def load_any(
+    source: Source, *, device: str = "auto", threads: int | None = None, strict: bool = False
+) -> LoadedModel | LoadedBatches:
     """Loads a model as its file asks for: as `load_batches` does if that is for several batch sizes, else as `load`.
 
     Both types have `name`, `inputs`, `outputs`, `run` and `close`, and are context managers.
 
     Args:
-        source: the path of a model, or its bytes.
+        source: the path of a model, or of a folder from `export`; or its bytes.
         device: as `load` and `load_batches` take it.
         threads: likewise.
+        strict: likewise.
 
     Raises:
         Errors of `load` and `load_batches`.
     """
+    source = path_in(source)
+    plan = opened_plan(source, device=device, threads=threads, strict=strict)
+    if plan is not None and (found := of_plan(plan, source, lambda: read_with_document(source))) is not None:
+        return found
     unbound = read_unbound(source)
     if unbound.schedules_json is None:
         return load(unbound.bound(), device=device, threads=threads)
     schedules = BatchSchedules.from_json(unbound.schedules_json)
-    return LoadedBatches(DynamicBatchModel(unbound, schedules.inputs), schedules, device=device, threads=threads)
+    model = DynamicBatchModel(unbound, schedules.inputs)
+    return LoadedBatches(model, schedules, device=device, threads=threads, plan=plan)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Condition, RLock
 from types import TracebackType
@@ -11,7 +13,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from iosched.jobs.run import open_executor
+from iosched.jobs.loading.plan import opened_plan, path_in
+from iosched.jobs.run import Executor, open_executor
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
@@ -19,6 +22,7 @@ from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.models.source import Source, StrPath
 from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
+from iosched.runtime.plan_files import PlanInterface, PlanModel
 from iosched.scheduler.batch_schedules import read_schedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -45,40 +49,69 @@ class LoadedModel:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: the device is not attached, or onnxruntime is not installed.
         """
-        self._model, self._document = model, document
-        self._specs = {spec.name: spec for spec in model.graph.inputs}
-        self._executor = open_executor(model, document, device=device, threads=threads)
+        executor = open_executor(model, document, device=device, threads=threads)
+        outputs = tuple(model.graph.tensor[name] for name in model.graph.outputs)
+        self._take(executor, model.name, model.graph.inputs, outputs, lambda: (model, document))
+
+    @classmethod
+    def of_plan(
+        cls,
+        executor: Executor,
+        name: str,
+        interface: PlanInterface,
+        read: Callable[[], tuple[Model, ScheduleDocument | None]],
+    ) -> Self:
+        """Takes a program of a plan file; `read` reads the model when it is first asked for."""
+        found = cls.__new__(cls)
+        found._take(executor, name, interface.inputs, interface.outputs, read)
+        return found
+
+    def _take(
+        self,
+        executor: Executor,
+        name: str,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        read: Callable[[], tuple[Model, ScheduleDocument | None]],
+    ) -> None:
+        self._executor, self._name, self._inputs, self._outputs = executor, name, inputs, outputs
+        self._specs = {spec.name: spec for spec in inputs}
+        self._read = read
         self._runs = _Runs()
+
+    @cached_property
+    def _source(self) -> tuple[Model, ScheduleDocument | None]:
+        return self._read()
 
     @property
     def name(self) -> str:
         """The model's name."""
-        return self._model.name
+        return self._name
 
     @property
     def model(self) -> Model:
         """The model as it was read."""
-        return self._model
+        return self._source[0]
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Name, type and shape of each input."""
-        return self._model.graph.inputs
+        return self._inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Name, type and shape of each output; the shape is None if known only after a run."""
-        return tuple(self._model.graph.tensor[name] for name in self._model.graph.outputs)
+        return self._outputs
 
     @property
     def document(self) -> ScheduleDocument | None:
         """The schedule file that the model runs by, with how it was found; None if it has none."""
-        return self._document
+        return self._source[1]
 
     @property
     def schedule(self) -> Schedule | None:
         """The schedule in that file: blocks of stages of groups of operators."""
-        return None if self._document is None else self._document.schedule
+        return None if self.document is None else self.document.schedule
 
     @property
     def description(self) -> str:
@@ -93,7 +126,7 @@ class LoadedModel:
     @property
     def is_scheduled(self) -> bool:
         """Whether the model runs by a schedule."""
-        return self._document is not None and self._executor.by == "schedule"
+        return self._executor.by == "schedule" and self.document is not None
 
     @property
     def is_on_gpu(self) -> bool:
@@ -177,6 +210,7 @@ def load(
     threads: int | None = None,
     batch_size: int | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    strict: bool = False,
 ) -> LoadedModel:
     """Loads a model and makes it ready to run, as `iosched run` does.
 
@@ -189,22 +223,63 @@ def load(
     {'y': (1, 16, 6, 6)}
 
     Args:
-        source: a path, the bytes of a file, or a model that was loaded before.
+        source: a path, also of a folder from `export`, the bytes of a file, or a model that was loaded before.
         schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
         device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
         threads: the number of CPU cores; by default all that affinity and quota allow.
         batch_size: the first dimension of every input, if the file leaves it open.
         input_shapes: full shapes of inputs by name, if the file leaves them open.
+        strict: whether to fail where the model has no plan file that fits, instead of preparing it again.
 
     Raises:
+        ExecutionError: with `strict`, the plan file does not fit.
         InvalidModelError: the file is no model that can be run, or a dimension stays open.
         InvalidScheduleError: the schedule is none, or was made for another structure, shape or type.
         DeviceError: the device is not attached, or onnxruntime is not installed.
         UsageError: `batch_size` or `input_shapes` do not fit the model, it is for several batch sizes and none is
             given, or there is no such device.
     """
+    source = path_in(source)
+
+    def read_again() -> tuple[Model, ScheduleDocument | None]:
+        return read_with_document(source, schedule, batch_size=batch_size, input_shapes=input_shapes)
+
+    plan = None if schedule is not None else opened_plan(source, device=device, threads=threads, strict=strict)
+    if plan is not None:
+        shapes = None if batch_size is None and input_shapes is None else read_again()[0].bindings
+        if (found := of_plan(plan, source, read_again, shapes)) is not None:
+            return found
+        plan.close()
+        if strict:
+            raise UsageError("the plan has no program for these input shapes")
+    model, document = read_again()
+    return LoadedModel(model, document, device=device, threads=threads)
+
+
+def of_plan(
+    plan: PlanModel,
+    source: Source | Model,
+    read: Callable[[], tuple[Model, ScheduleDocument | None]],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> LoadedModel | None:
+    """The program of a plan for these input shapes, or for those of the model; it closes the plan. None without one."""
+    number = plan.number_of(shapes)
+    if number is None or not isinstance(source, str | os.PathLike):
+        return None
+    executor = replace(plan.executor(number), frees=plan.close)
+    return LoadedModel.of_plan(executor, Path(source).stem, plan.programs[number], read)
+
+
+def read_with_document(
+    source: Source | Model,
+    schedule: ScheduleDocument | StrPath | None = None,
+    *,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> tuple[Model, ScheduleDocument | None]:
+    """The model, and the schedule that is given or inside it; raises as `load`."""
     model = read(source, batch_size=batch_size, input_shapes=input_shapes)
-    return LoadedModel(model, _document(model, schedule), device=device, threads=threads)
+    return model, _document(model, schedule)
 
 
 def read(

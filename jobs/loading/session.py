@@ -6,7 +6,8 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from iosched.jobs.loading.batches import LoadedBatches, load_any
 from iosched.jobs.loading.model import LoadedModel
 from iosched.models.errors import DeviceError, InvalidModelError, UsageError
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY
+from iosched.models.plan_entry import ExportedModel
 from iosched.models.shapes.inference import type_text
 from iosched.models.source import Source, read_proto
 from iosched.runtime.session import load_onnxruntime
@@ -46,6 +48,8 @@ class InferenceSession:
         sess_options: Any = None,
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        strict: bool = False,
         **kwargs: Any,
     ) -> None:
         """Opens a model.
@@ -55,11 +59,12 @@ class InferenceSession:
         warning.
 
         Args:
-            path_or_bytes: the path of a model, or the bytes of one.
+            path_or_bytes: the path of a model, or of a folder from `export`; or the bytes of a model.
             sess_options: onnxruntime's `SessionOptions`.
             providers: names of providers, or pairs of a name and options; by default, for an optimized model, the kind
                 of device that it was optimized for.
             provider_options: options of each provider, in the order of `providers`.
+            strict: whether to fail where an optimized model has no plan file that fits.
             **kwargs: further options of onnxruntime; ignored for an optimized model.
 
         Raises:
@@ -72,7 +77,7 @@ class InferenceSession:
         self._session: Any
         if _is_scheduled(path_or_bytes):
             device, threads = session_target(sess_options, providers, provider_options)
-            model = load_any(path_or_bytes, device=device, threads=threads)
+            model = load_any(path_or_bytes, device=device, threads=threads, strict=strict)
             self._session = ScheduledSession(model, sess_options)
             return
         own = load_onnxruntime().InferenceSession
@@ -159,6 +164,8 @@ def _is_scheduled(source: Source) -> bool:
     """Whether a model has schedules; unreadable files are left to onnxruntime."""
     if not isinstance(source, str | bytes | os.PathLike):
         return False
+    if not isinstance(source, bytes) and (Path(source).is_dir() or ExportedModel.at(Path(source)) is not None):
+        return True
     try:
         proto = read_proto(source)
     except InvalidModelError:
@@ -172,10 +179,13 @@ class ScheduledSession:
     def __init__(self, model: LoadedModel | LoadedBatches, options: Any = None) -> None:
         """Takes over a loaded model and the user's `sess_options`."""
         self._model, self._options = model, options
-        self._proto = model.proto if isinstance(model, LoadedBatches) else model.model.proto
-        self._inputs = [value.name for value in self._proto.graph.input]
-        self._outputs = [value.name for value in self._proto.graph.output]
+        self._inputs = [spec.name for spec in model.inputs]
+        self._outputs = [spec.name for spec in model.outputs]
         self._ort_value: Any = load_onnxruntime().OrtValue
+
+    @cached_property
+    def _proto(self) -> onnx.ModelProto:
+        return self._model.proto if isinstance(self._model, LoadedBatches) else self._model.model.proto
 
     @property
     def is_scheduled(self) -> bool:

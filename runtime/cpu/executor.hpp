@@ -23,9 +23,6 @@ namespace iosched {
 
 constexpr uint32_t kAborted = INT32_MAX;
 
-// In place of a processor: a lane is not pinned, but has a core of its own, so that others may spin for it.
-constexpr int kAnyCore = -2;
-
 struct Task {
   std::shared_ptr<Kernel> kernel;  // null for a copy
   std::unique_ptr<Call> call;
@@ -74,7 +71,7 @@ struct Dynamic {
 };
 
 struct Executor final : Job {
-  // `cpus` are the processors of the lanes: negative if unpinned.
+  // `cpus` are the processors of the lanes: negative if unpinned, and equal if they share one.
   Executor(std::shared_ptr<Runtime> runtime, Plan plan, const std::vector<std::shared_ptr<Kernel>>& kernels,
            std::vector<int> cpus)
       : slots(std::move(plan.slots)), runtime(std::move(runtime)), cpus(std::move(cpus)) {
@@ -193,12 +190,9 @@ struct Executor final : Job {
 
   // Lanes that share a core must not spin: the awaited one could not run.
   bool has_shared_core() const {
-    std::vector<int> known;
-    for (const int cpu : cpus) {
-      if (cpu != kAnyCore) known.push_back(cpu);
-    }
-    std::sort(known.begin(), known.end());
-    return std::adjacent_find(known.begin(), known.end()) != known.end();
+    std::vector<int> sorted(cpus);
+    std::sort(sorted.begin(), sorted.end());
+    return std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
   }
 
   Task task(const TaskDescription& described, const std::vector<std::shared_ptr<Kernel>>& kernels) {

@@ -209,8 +209,11 @@ struct GraphDigest {
     std::vector<int64_t> extents(rank);
     std::vector<const char*> symbols(rank);
     if (rank != 0) api.check(api.GetDimensions(tensor, extents.data(), rank));
-    if (rank != 0) api.check(api.GetSymbolicDimensions(tensor, symbols.data(), rank));
+    if (std::any_of(extents.begin(), extents.end(), [](int64_t each) { return each < 0; })) {
+      api.check(api.GetSymbolicDimensions(tensor, symbols.data(), rank));
+    }
     add(static_cast<uint64_t>(type));
+    add(api.TensorTypeAndShape_HasShape(tensor));
     add(rank);
     for (size_t i = 0; i < rank; ++i) {
       add(static_cast<uint64_t>(extents[i]));

@@ -87,7 +87,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "plan_open": (pointer, [text, pointer, pointer]),
         "plan_describe": (ctypes.c_int, [pointer, size, pointer]),
         "plan_run": (ctypes.c_int, [pointer, size, pointer, pointer, pointer, pointer]),
-        "plan_time": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
+        "plan_time": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer]),
         "plan_close": (None, [pointer]),
         "plan_error": (text, []),
         "operator_create": (pointer, [pointer, pointer, text]),

@@ -46,13 +46,8 @@ struct OpenedPlan {
       : file(std::move(opened)), pid(getpid()) {
     file->check_fit(base->GetVersionString());
     runtime = std::make_shared<Runtime>(base);
-    Cpus spanning(file->n_lanes, -1);
-    if (cpus.empty()) {
-      cpus.assign(file->n_lanes, kAnyCore);
-    } else {
-      spanning.assign(cpus.begin(), cpus.end());
-    }
-    reader = std::make_unique<KernelReader>(*file, runtime->environment, spanning);
+    for (int lane = 0; cpus.size() < file->n_lanes; ++lane) cpus.push_back(-1 - lane);
+    reader = std::make_unique<KernelReader>(*file, runtime->environment, Cpus(cpus.begin(), cpus.end()));
     kernels = reader->kernels(*runtime);
     for (size_t left = file->head.length(6); left > 0; --left) programs.push_back(program(cpus));
     if (programs.empty()) throw Broken("the plan file holds no plan");
@@ -69,18 +64,16 @@ struct OpenedPlan {
     }
     const std::lock_guard<std::mutex> lock(mutex);
     double time_us = 0;
-    run_plan(program, inputs, given.data(), 1, &time_us, nullptr);
+    run_plan(program, inputs, given.data(), 1, &time_us);
     for (size_t i = 0; i < given.size(); ++i) fill(program, i, inputs, given[i], allocate);
     program.executor->release_dynamic();
   }
 
-  // Runs the plan `repeats` times, without outputs of unknown size. `times_us` has one element for each run, `spans_us`
-  // two for each task of each, unless it is null.
-  void time(size_t number, const void* const* inputs, void* const* outputs, size_t repeats, double* times_us,
-            double* spans_us) {
+  // Runs the plan `repeats` times, without outputs of unknown size. `times_us` has one element for each run.
+  void time(size_t number, const void* const* inputs, void* const* outputs, size_t repeats, double* times_us) {
     check_process();
     const std::lock_guard<std::mutex> lock(mutex);
-    run_plan(programs.at(number), inputs, outputs, repeats, times_us, spans_us);
+    run_plan(programs.at(number), inputs, outputs, repeats, times_us);
     programs[number].executor->release_dynamic();
   }
 
@@ -94,13 +87,13 @@ struct OpenedPlan {
   }
 
   static void run_plan(PlanProgram& program, const void* const* inputs, void* const* outputs, size_t repeats,
-                       double* times_us, double* spans_us) {
+                       double* times_us) {
     std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes has no output
     for (const size_t input : program.used) sources.push_back(const_cast<void*>(inputs[input]));
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       if (program.outputs[i].source == Port::kArray) targets[program.outputs[i].index] = outputs[i];
     }
-    program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, spans_us);
+    program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
   }
 
   PlanProgram program(const std::vector<int>& cpus) {

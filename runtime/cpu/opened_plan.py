@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +15,16 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cpu.arrays import address, aligned_empty, checked_inputs
 from iosched.runtime.cpu.kernels import DTYPE_NAME
+from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import api_base, compiled, missing, onnxruntime_path
+from iosched.runtime.cpu.plan_file import plan_lanes
+from iosched.runtime.cpu.remarks import core_remarks
+from iosched.runtime.executor import Executor
 from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import Arrays, numpy_dtype
 from iosched.runtime.missing_dependencies import failure
 from iosched.runtime.plan import View
+from iosched.runtime.plan_files import PlanInterface
 
 _FORKED = "this plan was opened before the process forked: open it again in the child"
 _ALLOCATE = ctypes.CFUNCTYPE(
@@ -49,20 +53,21 @@ class _Description(ctypes.Structure):
         ("inputs", ctypes.POINTER(_Tensor)),
         ("outputs", ctypes.POINTER(_Tensor)),
         ("model_sha256", ctypes.c_char_p),
+        ("checksum", ctypes.c_uint64),
+        ("has_dynamic_batch", ctypes.c_int32),
     )
 
 
-class PlanModel:
-    """A plan file that is open: a model at one or several sets of input shapes. Threads may call it; runs queue.
+class OpenedPlan:
+    """A plan file that is open; see `PlanModel`.
 
     Attributes:
-        programs: one for each set of input shapes.
-        lanes: threads of a run.
-        model_sha256: of the ONNX file that it was exported with.
+        cpus: the processors of the lanes.
+        has_dynamic_batch: whether the model's batch is dynamic, with a program for each batch size of a schedule.
     """
 
-    def __init__(self, path: Path, cpus: Sequence[int] = ()) -> None:
-        """Open a plan, and pin its lanes to these processors, if any.
+    def __init__(self, path: Path) -> None:
+        """Open a plan.
 
         Raises:
             DeviceError: the compiled executor or onnxruntime is missing.
@@ -72,27 +77,38 @@ class PlanModel:
         if library is None or onnxruntime is None:
             raise DeviceError(f"a plan cannot run: {missing()}")
         self._library = library
-        pinned = (ctypes.c_int32 * len(cpus))(*cpus)
-        options = _Options(ctypes.sizeof(_Options), pinned if cpus else None, len(cpus))
+        lanes = plan_lanes(path)
+        self.cpus = LaneCpus(lanes)
+        cpus = (ctypes.c_int32 * lanes)(*self.cpus.of(lanes))
+        options = _Options(ctypes.sizeof(_Options), cpus, lanes)
         pointer = library.iosched_plan_open(os.fsencode(path), api_base(onnxruntime), ctypes.byref(options))
         if not pointer:
+            self.cpus.close()
             raise self._failure()
         self._handle = Handle(pointer, library.iosched_plan_close)
         first = self._described(0)
-        self.lanes = first.n_lanes
+        self.lanes: int = first.n_lanes
         self.model_sha256: str = first.model_sha256.decode()
-        self.programs = tuple(PlanInterface.of(self._described(number)) for number in range(first.n_programs))
+        self.checksum: int = first.checksum
+        self.has_dynamic_batch = bool(first.has_dynamic_batch)
+        self.programs = tuple(_interface(self._described(number)) for number in range(first.n_programs))
 
-    def program(self, shapes: Sequence[tuple[int, ...]]) -> OpenedProgram | None:
-        """The program for inputs of these shapes, in the model's order; None if there is none."""
-        for number, each in enumerate(self.programs):
-            if [spec.shape for spec in each.inputs] == list(shapes):
-                return OpenedProgram(self, number)
-        return None
+    def number_of(self, shapes: Mapping[str, tuple[int, ...]] | None) -> int | None:
+        """See `PlanModel`."""
+        if shapes is None:
+            return None if self.has_dynamic_batch else 0
+        known = ({spec.name: spec.shape for spec in each.inputs} for each in self.programs)
+        return next((number for number, each in enumerate(known) if each == dict(shapes)), None)
+
+    def executor(self, number: int) -> Executor:
+        """See `PlanModel`."""
+        description = f"iosched, {self.lanes} threads, plan file"
+        return Executor(OpenedProgram(self, number), description, lambda: core_remarks(self.cpus))
 
     def close(self) -> None:
-        """Free threads, kernels and memory. May be called again."""
+        """See `PlanModel`."""
         self._handle.close()
+        self.cpus.close()
 
     def _described(self, program: int) -> _Description:
         found = _Description(size=ctypes.sizeof(_Description))
@@ -104,18 +120,9 @@ class PlanModel:
         return failure(self._library.iosched_plan_error().decode(errors="replace"))
 
 
-@dataclass(frozen=True)
-class PlanInterface:
-    """Inputs and outputs of a program; the shape of an output is None if it is known only after a run."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    @classmethod
-    def of(cls, description: Any) -> Self:
-        """What the library describes."""
-        inputs = tuple(_spec(description.inputs[i]) for i in range(description.n_inputs))
-        return cls(inputs, tuple(_spec(description.outputs[i]) for i in range(description.n_outputs)))
+def _interface(description: Any) -> PlanInterface:
+    inputs = tuple(_spec(description.inputs[i]) for i in range(description.n_inputs))
+    return PlanInterface(inputs, tuple(_spec(description.outputs[i]) for i in range(description.n_outputs)))
 
 
 def _spec(tensor: Any) -> TensorSpec:
@@ -124,9 +131,9 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 class OpenedProgram:
-    """A program of an open plan; a `Runnable`, whose `close` closes the plan."""
+    """A program of an open plan; a `Runnable` until the plan is closed."""
 
-    def __init__(self, plan: PlanModel, number: int) -> None:
+    def __init__(self, plan: OpenedPlan, number: int) -> None:
         """Take a program of `plan`."""
         self._plan, self._number = plan, number
         interface = plan.programs[number]
@@ -150,22 +157,16 @@ class OpenedProgram:
         return {spec.name: found[spec.name] for spec in self._outputs}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Run `repeats` times and return the microseconds of each run."""
-        return self.trace(inputs, repeats)[0]
-
-    def trace(self, inputs: Arrays, repeats: int, tasks: int = 0) -> tuple[tuple[float, ...], np.ndarray]:
-        """Run `repeats` times; microseconds of each run, and begin and end of each of its `tasks`, lane after lane."""
+        """Run `repeats` times and return the microseconds of each run; raises as `run`."""
         arrays = checked_inputs(self._inputs, inputs)
         found = {spec.name: _array(spec) for spec in self._outputs if spec.shape is not None}
-        times_us, spans_us = np.zeros(repeats), np.zeros((repeats, tasks, 2))
-        spans = address(spans_us) if tasks else None
+        times_us = np.zeros(repeats)
         run = self._plan._library.iosched_plan_time
-        self._call(run, _pointers(arrays), self._targets(found), repeats, address(times_us), spans)
-        return tuple(times_us.tolist()), spans_us
+        self._call(run, _pointers(arrays), self._targets(found), repeats, address(times_us))
+        return tuple(times_us.tolist())
 
     def close(self) -> None:
-        """Close the plan."""
-        self._plan.close()
+        """Do nothing: the plan has other programs."""
 
     def _targets(self, found: Arrays) -> ctypes.Array[ctypes.c_void_p]:
         return _pointers([found.get(spec.name) for spec in self._outputs])

@@ -85,6 +85,8 @@ IOSCHED_EXPORT int iosched_plan_describe(const iosched_plan* plan, size_t progra
     description->inputs = inputs.data();
     description->outputs = outputs.data();
     description->model_sha256 = plan->opened->file->model_sha256.c_str();
+    description->checksum = plan->opened->file->checksum();
+    description->has_dynamic_batch = plan->opened->file->has_dynamic_batch;
     return 0;
   });
 }
@@ -103,12 +105,11 @@ IOSCHED_EXPORT int iosched_plan_run(iosched_plan* plan, size_t program, const vo
   });
 }
 
-// For Python: `repeats` runs whose outputs of unknown size are dropped, with the microseconds of each run, and begin and
-// end of each task, lane after lane, unless `spans_us` is null.
+// For Python: `repeats` runs whose outputs of unknown size are dropped, with the microseconds of each run.
 IOSCHED_EXPORT int iosched_plan_time(iosched_plan* plan, size_t program, const void* const* inputs,
-                                     void* const* outputs, size_t repeats, double* times_us, double* spans_us) {
+                                     void* const* outputs, size_t repeats, double* times_us) {
   return answered(1, [&]() -> int {
-    plan->opened->time(program, inputs, outputs, repeats, times_us, spans_us);
+    plan->opened->time(program, inputs, outputs, repeats, times_us);
     return 0;
   });
 }

@@ -94,6 +94,7 @@ struct PlanFile {
     uint64_t file_nbytes;
     uint64_t head_offset, head_nbytes;  // whole words, behind the weights
     uint64_t head_checksum;
+    uint64_t n_lanes;  // as in the head
   };
 
   explicit PlanFile(const std::string& path) : file(path), head{read_start(path)} {
@@ -101,8 +102,10 @@ struct PlanFile {
     architecture = head.text();
     features = head.text();
     n_lanes = head.index(1 << 16);
+    if (n_lanes != start().n_lanes) throw Broken(path + " is damaged");
     for (const int64_t digest : head.numbers()) digests.push_back(static_cast<uint64_t>(digest));
     model_sha256 = head.text();
+    has_dynamic_batch = head.index(2) == 1;
     read_regions();
   }
 
@@ -133,6 +136,7 @@ struct PlanFile {
   Head head;  // its position is behind what is read here
   std::string onnxruntime, architecture, features, model_sha256;
   size_t n_lanes = 0;
+  bool has_dynamic_batch = false;
   std::vector<uint64_t> digests;
   std::vector<std::pair<size_t, size_t>> regions;  // offset and size in the file
 

@@ -7,15 +7,18 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import groupby
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 import onnx
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.arrays import address
 from iosched.runtime.cpu.backend import CompiledModel
 from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program
@@ -24,7 +27,7 @@ from iosched.runtime.cpu.native_kernels import KINDS, inferred
 
 _MAGIC = b"iosched\n"
 _VERSION = 1
-_START = struct.Struct("<8s5q")
+_START = struct.Struct("<8s6q")
 _PAGE = 4096
 _ALIGNMENT = 64
 _REGION_NBYTES = 1 << 20
@@ -53,13 +56,24 @@ class PlanProgram:
         Raises:
             UsageError: parts of it need Python.
         """
-        outputs = tuple(model.graph.tensor[name] for name in model.graph.outputs)
-        for spec in (*model.graph.inputs, *outputs):
-            if spec.dtype not in ELEMENT_TYPE:
-                raise UsageError(f"{spec.name!r} is of type {spec.dtype}, which needs Python: it cannot be exported")
         if not isinstance(compiled.executor, NativeExecutor):
             raise UsageError("parts of the model need Python: it cannot be exported")
-        return cls(model.graph.inputs, outputs, compiled, compiled.executor.encoded())
+        return cls(model.graph.inputs, _outputs(model), compiled, compiled.executor.encoded())
+
+
+def check_types(model: Model) -> None:
+    """Check that all inputs and outputs of a model are tensors that a plan can hold.
+
+    Raises:
+        UsageError: one is not; the error names it.
+    """
+    for spec in (*model.graph.inputs, *_outputs(model)):
+        if spec.dtype not in ELEMENT_TYPE:
+            raise UsageError(f"{spec.name!r} is of type {spec.dtype}, which needs Python: it cannot be exported")
+
+
+def _outputs(model: Model) -> tuple[TensorSpec, ...]:
+    return tuple(model.graph.tensor[name] for name in model.graph.outputs)
 
 
 @dataclass(frozen=True)
@@ -71,12 +85,14 @@ class PlanAbout:
         lanes: threads of a run.
         digests: of the model's graph, as onnxruntime shows it to execution providers.
         model_sha256: of the ONNX file next to the plan.
+        has_dynamic_batch: whether the model's batch is dynamic, with a program for each batch size of a schedule.
     """
 
     onnxruntime: str
     lanes: int
     digests: tuple[int, ...]
     model_sha256: str
+    has_dynamic_batch: bool
 
 
 def write_plan(file: BinaryIO, about: PlanAbout, programs: Sequence[PlanProgram], runtime: NativeRuntime) -> int:
@@ -103,7 +119,7 @@ def write_plan(file: BinaryIO, about: PlanAbout, programs: Sequence[PlanProgram]
     architecture, features = library.iosched_processor().decode().split("\n")
     head = _Head()
     head.text(about.onnxruntime).text(architecture).text(features).number(about.lanes)
-    head.numbers([*map(_signed, about.digests)]).text(about.model_sha256)
+    head.numbers([*map(_signed, about.digests)]).text(about.model_sha256).number(about.has_dynamic_batch)
     head.number(len(regions))
     for region in regions:
         head.number(*region)
@@ -118,8 +134,25 @@ def write_plan(file: BinaryIO, about: PlanAbout, programs: Sequence[PlanProgram]
     file.write(content)
     checksum = library.iosched_checksum(content, len(content))
     file.seek(0)
-    file.write(_START.pack(_MAGIC, _VERSION, offset + len(content), offset, len(content), _signed(checksum)))
+    sizes = offset + len(content), offset, len(content)
+    file.write(_START.pack(_MAGIC, _VERSION, *sizes, _signed(checksum), about.lanes))
     return int(checksum)
+
+
+def plan_lanes(path: Path) -> int:
+    """The lanes of a plan file, at most those that a CPU can have.
+
+    Raises:
+        ExecutionError: it cannot be read, or is not a plan file.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START.size)
+    except OSError as error:
+        raise ExecutionError(f"{path}: {error.strerror}") from None
+    if len(start) < _START.size or not start.startswith(_MAGIC):
+        raise ExecutionError(f"{path} is not a plan file")
+    return min(max(int(_START.unpack(start)[-1]), 1), len(allowed_cpus()))
 
 
 def _to_page(file: BinaryIO) -> int:
@@ -168,22 +201,32 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """The memory of all arrays, each byte once, ascending; the arrays must outlive it."""
+    """The memory of all arrays, ascending, and the pieces of it to write: equal ones are stored once.
+
+    The arrays must outlive it.
+    """
 
     pieces: list[_Piece]
+    stored: list[_Piece]
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray]) -> Self:
         """The memory of these arrays; regions hold about a MiB, or one larger piece."""
         pieces: list[_Piece] = []
+        stored: dict[tuple[bytes, int], _Piece] = {}
         region = nbytes = 0
         for begin, end in _merged((address(array), address(array) + array.nbytes) for array in arrays if array.nbytes):
+            content = blake2b(_memory(begin, end)).digest(), begin % _ALIGNMENT
+            if (same := stored.get(content)) is not None:
+                pieces.append(_Piece(begin, end, same.region, same.offset))
+                continue
             if nbytes >= _REGION_NBYTES:
                 region, nbytes = region + 1, 0
             offset = nbytes + (begin - nbytes) % _ALIGNMENT  # slices keep their alignment
-            pieces.append(_Piece(begin, end, region, offset))
+            stored[content] = _Piece(begin, end, region, offset)
+            pieces.append(stored[content])
             nbytes = offset + end - begin
-        return cls(pieces)
+        return cls(pieces, list(stored.values()))
 
     def place(self, array: np.ndarray) -> tuple[int, int]:
         """Region and offset of an array."""
@@ -195,11 +238,15 @@ class _Weights:
 
     def regions(self) -> Iterator[bytes]:
         """The content of each region; there is at least one, where empty arrays are."""
-        for _, pieces in groupby(self.pieces or [_Piece(0, 0, 0, 0)], key=lambda piece: piece.region):
+        for _, pieces in groupby(self.stored or [_Piece(0, 0, 0, 0)], key=lambda piece: piece.region):
             content = bytearray()
             for piece in pieces:
-                content += bytes(piece.offset - len(content)) + ctypes.string_at(piece.begin, piece.end - piece.begin)
+                content += bytes(piece.offset - len(content)) + _memory(piece.begin, piece.end)
             yield bytes(content)
+
+
+def _memory(begin: int, end: int) -> bytes:
+    return ctypes.string_at(begin, end - begin)
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -141,6 +141,7 @@ struct ProviderApi : Api {
   Count<OrtNode> Node_GetNumSubgraphs = at(365);
   OrtStatus* (*Node_GetSubgraphs)(const OrtNode*, const OrtGraph**, size_t, const char** attributes) = at(366);
   OrtStatus* (*GetSessionOptionsConfigEntries)(const OrtSessionOptions*, OrtKeyValuePairs**) = at(379);
+  bool (*TensorTypeAndShape_HasShape)(const OrtTypeAndShape*) = at(390);
 
   // Of a table of its own, OrtEpApi.
   OrtStatus* (*CreateEpDevice)(OrtEpFactory*, const OrtHardwareDevice*, const OrtKeyValuePairs* metadata,

@@ -111,6 +111,8 @@ def of_schedules(ask: Callable[..., list[Any]]) -> Printed:
 def of_runs(ask: Callable[..., list[Any]]) -> Printed:
     yield "run", *ask("run", "m.iosched.onnx", "--check", "--threads", 1)
     yield "run", *ask("run", "m.iosched.onnx", "--against", "swapped.onnx", "--threads", 1)
+    yield "export", *ask("export", "cpu.onnx", "-o", "plan", "--threads", 2)
+    yield "export", *ask("export", "plan", "--check")
     for name, other, over in (("1", "greedy", ("--baseline", "greedy")), ("2", "onnxruntime", ())):
         found = ask(
             "bench", "m.onnx", "--batch-size", 1, "--with", "sequential", "--with", other, "--rounds", 6, *over, *CPU

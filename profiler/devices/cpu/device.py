@@ -23,11 +23,15 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.devices.cpu.open import OpenOnCpu
     from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.store.database import ProfileDatabase
+    from iosched.runtime.cpu.opened_plan import OpenedPlan
+    from iosched.runtime.plan_files import WrittenPlan
     from iosched.runtime.reference import SelfCheck
 
 
@@ -87,6 +91,32 @@ class CpuDevice:
         """
         check_fits(model.graph)
         return shipped_executor(model, document, threads or cpu_count())
+
+    def check_plans(self) -> None:
+        """See `WritesPlans`."""
+        from iosched.runtime.cpu.provider import plugin_path
+
+        plugin_path()
+
+    def open_plan(self, path: Path) -> OpenedPlan:
+        """See `WritesPlans`."""
+        from iosched.runtime.cpu.opened_plan import OpenedPlan
+
+        return OpenedPlan(path)
+
+    def write_plan(
+        self,
+        path: Path,
+        exported: Path,
+        scheduled: Sequence[tuple[Model, ScheduleDocument]],
+        threads: int | None,
+        *,
+        dynamic_batch: bool,
+    ) -> WrittenPlan:
+        """See `WritesPlans`."""
+        from iosched.profiler.devices.cpu.plans import write_cpu_plan
+
+        return write_cpu_plan(path, exported, scheduled, threads or cpu_count(), dynamic_batch=dynamic_batch)
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """See `CountsKernelCalls`. Raises as `executor` does."""

@@ -38,6 +38,8 @@ typedef struct {
   size_t n_inputs, n_outputs;
   const iosched_plan_tensor *inputs, *outputs; /* of one program; valid until the plan is closed */
   const char* model_sha256; /* of the exported ONNX file without its entry io.iosched.plan */
+  uint64_t checksum;        /* of the plan's head, which that entry names */
+  int32_t has_dynamic_batch; /* whether there is a program for each of some batch sizes */
 } iosched_plan_description;
 
 /* Memory for an output; null fails the run. */

@@ -188,6 +188,11 @@ def test_types_and_versions_count(other: dict[str, int], recorded: Any) -> None:
     assert recorded(first) != recorded(second)
 
 
+def test_a_scalar_is_no_tensor_of_unknown_rank(recorded: Any) -> None:
+    first, second = (proto_of([node("Relu", ["x"], ["y"])], {"x": shape}, ["y"]) for shape in ([], None))
+    assert recorded(first) != recorded(second)
+
+
 def test_two_values_that_are_computed_alike_are_told_apart(recorded: Any) -> None:
     nodes = [node("RandomNormal", [], [name], shape=[2]) for name in "ab"]
     same, different = (
