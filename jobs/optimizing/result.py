@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from iosched.jobs.annotate import annotated
-from iosched.jobs.bisect_mismatch.difference import FirstDifference
+from iosched.jobs.bisect_mismatch import FirstDifference
 from iosched.jobs.loading.model import LoadedModel
 from iosched.jobs.optimizing.verdict import Intervals, Verdict
 from iosched.jobs.schedule_file import document_from, search_record

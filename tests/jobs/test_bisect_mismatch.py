@@ -1,9 +1,10 @@
-"""A fault put into one kernel, or into one weight, is named: whatever runs it, and wherever it stands."""
+"""The first operator that differs: the search for it, and faults put into one kernel or one weight, on every device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import ceil, log2
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import onnx
 import pytest
 from faulty_plans import falsify
+from host_cuda import needs_compiler
+from host_gpu import HostGpu, attach_host, time_by_size
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -20,18 +23,112 @@ from scripted import NEEDS_OPENVINO, fire
 from shipped import document
 from small_models import branches, models, proto_of, weight
 
-from iosched.jobs.bisect_mismatch.difference import FirstDifference, SchedulePosition
-from iosched.jobs.bisect_mismatch.model_pair import MismatchCase, Values
-from iosched.jobs.bisect_mismatch.report import lines
+from iosched.jobs.bisect_mismatch import FirstDifference, MismatchCase, SchedulePosition, Values, find_differing, lines
+from iosched.jobs.optimize import optimize
 from iosched.jobs.run import RunResult, run
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.composition.compose import compose
+from iosched.models.errors import MismatchError
+from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cpu import backend as cpu_backend
 from iosched.runtime.cpu import segments as as_one
+from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+
+def graph_of(reads: Sequence[Collection[int]]) -> ComputationGraph:
+    """Operators "0", "1", ... of which each reads earlier ones."""
+    operators = tuple(
+        Operator(str(number), "Relu", (str(number),), tuple(map(str, sorted(before))), (str(number),))
+        for number, before in enumerate(reads)
+    )
+    read = {name for operator in operators for name in operator.inputs}
+    outputs = tuple(operator.name for operator in operators if operator.name not in read)
+    return ComputationGraph("g", (), outputs, operators, ())
+
+
+class Looker:
+    """Looks at operators of which it is known which differ."""
+
+    def __init__(self, differing: Collection[str], dark: Collection[str] = ()) -> None:
+        self.differing, self.dark, self.cuts = differing, dark, list[Sequence[str]]()
+
+    def __call__(self, operators: Sequence[str]) -> Mapping[str, bool]:
+        self.cuts.append(operators)
+        return {name: name not in self.differing for name in operators if name not in self.dark}
+
+
+graphs = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(*(st.sets(st.integers(0, max(i - 1, 0)), max_size=min(i, 3)) for i in range(n)))
+).map(graph_of)  # fmt: skip
+
+
+def spread(graph: ComputationGraph, faulty: str, dies: Collection[str]) -> set[str]:
+    """What differs if one operator is wrong, and differences die out in some others."""
+    wrong = {faulty}
+    for operator in graph.operators:
+        if operator.name not in dies and wrong.intersection(operator.inputs):
+            wrong.add(operator.name)
+    return wrong
+
+
+def searched(graph: ComputationGraph, looker: Looker, **more: int):
+    order = [operator.name for operator in graph.operators]
+    wrong = [name for name in graph.outputs if name in looker.differing]
+    return find_differing(graph, order, wrong, set(graph.outputs) - set(wrong), looker, **more)
+
+
+@given(graphs, st.data())
+def test_one_wrong_operator_is_named_though_its_difference_dies_out_on_some_ways(graph, data) -> None:
+    names = [operator.name for operator in graph.operators]
+    faulty = data.draw(st.sampled_from(names))
+    looker = Looker(spread(graph, faulty, data.draw(st.sets(st.sampled_from(names)))))
+    if not looker.differing.intersection(graph.outputs):
+        return
+    found = searched(graph, looker)
+    assert (found.operator, found.unseen, found.is_complete) == (faulty, (), True)
+
+
+@given(graphs, st.data())
+def test_of_several_wrong_ones_one_is_named_that_reads_nothing_wrong(graph, data) -> None:
+    names = [operator.name for operator in graph.operators]
+    differing = data.draw(st.sets(st.sampled_from(names), min_size=1))
+    if not differing.intersection(graph.outputs):
+        return
+    found = searched(graph, Looker(differing))
+    assert found.operator in differing
+    assert differing.isdisjoint(graph.predecessors[found.operator])
+
+
+@given(graphs, st.data())
+def test_what_cannot_be_looked_at_is_named_beside_it(graph, data) -> None:
+    names = [operator.name for operator in graph.operators]
+    faulty, dark = data.draw(st.sampled_from(names)), data.draw(st.sets(st.sampled_from(names)))
+    looker = Looker(spread(graph, faulty, ()), dark)
+    found = searched(graph, looker)
+    assert faulty in (found.operator, *found.unseen)
+    assert dark.issuperset(found.unseen)
+    assert found.is_complete
+
+
+@pytest.mark.parametrize("faulty", [0, 1, 500, 998, 999])
+def test_a_chain_of_a_thousand_takes_ten_looks_at_one_tensor(faulty: int) -> None:
+    graph = graph_of([{number - 1} if number else set() for number in range(1000)])
+    looker = Looker(spread(graph, str(faulty), ()))
+    assert searched(graph, looker).operator == str(faulty)
+    assert len(looker.cuts) <= ceil(log2(1000)) + 1
+    assert all(len(cut) == 1 for cut in looker.cuts)
+
+
+def test_the_search_ends_where_it_was_told_to_and_says_what_was_left() -> None:
+    graph = graph_of([{number - 1} if number else set() for number in range(100)])
+    found = searched(graph, Looker(spread(graph, "3", ())), most_looks=2)
+    assert (found.operator, found.is_complete, found.looks) == ("24", False, 2)
+    assert found.unseen == tuple(map(str, range(24)))
 
 
 def ran(model: Model, way: ScheduleDocument | None, reference: Model | None = None, **members: Model) -> RunResult:
@@ -147,10 +244,10 @@ def test_whole_numbers(monkeypatch: pytest.MonkeyPatch, with_pairs: bool) -> Non
     assert (found.operator, found.cause) == (operator, "runtime")
 
 
-def with_other_weight(model: Model, name: str) -> Model:
+def changed(model: Model, name: str) -> Model:
     """The same file, of which one weight was changed."""
     weights = {**model.weights, name: model.weights[name] + np.float32(0.5)}
-    return replace(model, weights=weights, original=None)
+    return replace(model, proto=with_inline(model, name), weights=weights, original=None)
 
 
 SHIPPED = ["iosched", "reference", pytest.param("openvino", marks=NEEDS_OPENVINO)]
@@ -161,8 +258,8 @@ SHIPPED = ["iosched", "reference", pytest.param("openvino", marks=NEEDS_OPENVINO
 def test_a_wrong_weight_of_the_file_is_named_whatever_runs_it(operator: str, shipped: str) -> None:
     original = fire()
     name = original.graph.by_name[operator].weights[0].name
-    changed = replace(with_other_weight(original, name), proto=with_inline(original, name))
-    found = named(ran(changed, document(changed, shipped=shipped), original))
+    other = changed(original, name)
+    found = named(ran(other, document(other, shipped=shipped), original))
     assert (found.operator, found.cause, found.unseen) == (operator, "model", ())
     assert "but not from the original" in lines(found)[1]
 
@@ -272,3 +369,35 @@ def test_other_wiring_than_the_original_s_is_named_too(tmp_path: Path) -> None:
     found = named(ran(model, None, load_model(original.SerializeToString())))
     assert (found.operator, found.cause) == ("y", "model")
     assert found.place is None
+
+
+@pytest.fixture
+def wrong_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU gets other weights of the convolution `gs` than the model has."""
+    attach_host(monkeypatch)
+    backend = HostGpu.backend
+
+    def wrong(self: HostGpu, model: Model, *args: object) -> CudaBackend:
+        return backend(self, changed(model, model.graph.by_name["gs"].weights[0].name), *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HostGpu, "backend", wrong)
+
+
+@needs_compiler
+def test_run_names_a_wrong_operator_on_a_gpu(wrong_weight: None) -> None:
+    model = fire()
+    way = replace(document(model), device={"kind": "cuda", "name": "Host 1000"})
+    found = run(model, way, random_inputs(model.graph.inputs), reference=model, device="cuda").first_difference
+    assert found is not None
+    assert (found.operator, found.unseen, found.cause) == ("gs", (), "runtime")
+
+
+@needs_compiler
+def test_optimize_writes_nothing_and_names_a_wrong_operator_on_a_gpu(
+    wrong_weight: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_by_size(monkeypatch)
+    with pytest.raises(
+        MismatchError, match=r"output 'gc' differs by(.|\n)*The first operator that differs is Conv 'gs'"
+    ):
+        optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))
