@@ -13,7 +13,7 @@ from iosched.jobs.observer import Interrupt
 from iosched.jobs.row import Row
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.time_budget import OPENED, TimeBudget
-from iosched.models.composition.compose import Memory
+from iosched.models.composition.compose import MemoryUse
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import AttachedModel, Running
@@ -91,7 +91,7 @@ class ClusterResult:
     ratio: Interval | None
     batched: int
     shared: int
-    memory: Memory
+    memory: MemoryUse
     estimated_nbytes: int
     plan_nbytes: int | None = None
     notes: tuple[str, ...] = ()
@@ -126,10 +126,10 @@ class BatchResult:
         return sum(len(cluster.members) for cluster in self.clusters)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryUse:
         """Bytes of weights of all models, alone and in the files."""
         each = [cluster.memory for cluster in self.clusters]
-        return Memory(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
+        return MemoryUse(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from iosched.models.batching.ensemble import Ensemble
 from iosched.models.batching.operator_batch import ensemble_of, likeness_of
 from iosched.models.batching.rewrite import batched
-from iosched.models.composition.compose import Composition, Memory, compose, footprint_of, together_nbytes
+from iosched.models.composition.compose import Composition, MemoryUse, compose, footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import ProfiledDevice
@@ -203,7 +203,7 @@ class ClusterEstimate:
     operators: int
     alike: int
     shared: int
-    memory: Memory
+    memory: MemoryUse
 
 
 @dataclass(frozen=True)
@@ -241,5 +241,5 @@ def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterE
         operators=len(cluster.model.graph.operators),
         alike=len(cluster.plan("greedy", EqualGains()).groups) if settings.batches else 0,
         shared=cluster.composition.shared,
-        memory=Memory(sum(together_nbytes([each]) for each in footprints), together_nbytes(footprints)),
+        memory=MemoryUse(sum(together_nbytes([each]) for each in footprints), together_nbytes(footprints)),
     )

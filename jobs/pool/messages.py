@@ -23,7 +23,7 @@ from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.tables import Row, values_of
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.document_format import Digest
 
 QUESTIONS = "questions"
@@ -81,7 +81,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The input of a packet: questions about a model that is opened with these settings."""
 
     opening: OpenSettings
-    questions: tuple[Question, ...] = ()
+    questions: tuple[CostQuestion, ...] = ()
 
 
 class Known(_Message, frozen=True, tag="known"):
@@ -165,7 +165,7 @@ class Asked(_Message, frozen=True, tag="asked"):
 
     call: Count
     opening: dict[str, Any]
-    questions: tuple[Question, ...]
+    questions: tuple[CostQuestion, ...]
 
 
 class Done(_Message, frozen=True, tag="done"):

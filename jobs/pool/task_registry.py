@@ -23,7 +23,7 @@ from iosched.jobs.pool.task_queue import QueuedTask
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.worker_slots import GO_ON, ActiveWorker
 from iosched.models.errors import ExecutionError, IoschedError
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 
 R = TypeVar("R")
 
@@ -59,7 +59,7 @@ class _AskedTask(QueuedTask):
 
     submitted: Submitted
     opening: dict[str, Any]
-    question: Question
+    question: CostQuestion
 
 
 class TaskRegistry:

@@ -38,7 +38,7 @@ from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row
 from iosched.runtime.faults import Faults
-from iosched.scheduler.cost import Prefetchable, Question, ask
+from iosched.scheduler.cost import CostQuestion, Prefetchable, ask
 from iosched.scheduler.signature import Signatures
 
 _KEPT_MODELS = 2
@@ -371,7 +371,7 @@ class RemotePrefetch:
     opened: _Open
     is_over: Callable[[], bool]
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         """Waits for answers to the unknown questions; returns early at an interruption."""
         asked = tuple(self._distinct(self._unknown(questions)))
         if len(asked) < _MIN_QUESTIONS:
@@ -389,7 +389,7 @@ class RemotePrefetch:
         finally:
             worker.waiting.pop()
 
-    def _unknown(self, questions: Iterable[Question]) -> Iterable[Question]:
+    def _unknown(self, questions: Iterable[CostQuestion]) -> Iterable[CostQuestion]:
         """Yields the questions that the database cannot answer."""
         cost = self.opened.model.cost
         for question in questions:
@@ -400,9 +400,9 @@ class RemotePrefetch:
             if not is_known:
                 yield question
 
-    def _distinct(self, questions: Iterable[Question]) -> Iterable[Question]:
+    def _distinct(self, questions: Iterable[CostQuestion]) -> Iterable[CostQuestion]:
         """Removes duplicates: keeps the most thorough question per measurement."""
-        found: dict[tuple[object, ...], Question] = {}
+        found: dict[tuple[object, ...], CostQuestion] = {}
         for question in questions:
             key = self._key(question)
             before = found.get(key, question)
@@ -411,7 +411,7 @@ class RemotePrefetch:
         whole = {key[:-1] for key in found if key[-1] == "work"}
         return (found[key] for key in found if key[-1] != "latency" or key[:-1] not in whole)
 
-    def _key(self, question: Question) -> tuple[object, ...]:
+    def _key(self, question: CostQuestion) -> tuple[object, ...]:
         stage = question.stage
         kind = "latency" if question.kind == "operator" else question.kind
         return (self._signatures.of(stage), stage.division, kind)

@@ -39,7 +39,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import Row, StageRow
-from iosched.scheduler.cost import Question, operator_question
+from iosched.scheduler.cost import CostQuestion, operator_question
 
 KEY = device_key("cpu", "toy", precision="float32", threads=2, versions={"onnxruntime": "1"})
 PATIENCE_S = 20.0
@@ -232,7 +232,7 @@ def toys(script: Script, facts: Sequence[Facts] = (), answer: Script | None = No
 
 def asked_in(call: Call) -> list[str]:
     """The operators that a packet asks about."""
-    found = read_as(call.work["questions"], tuple[Question, ...])
+    found = read_as(call.work["questions"], tuple[CostQuestion, ...])
     return [question.stage.operators[0] for question in found]
 
 

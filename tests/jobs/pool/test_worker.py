@@ -53,7 +53,7 @@ from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -61,9 +61,9 @@ THREADS = 2
 HERE = str(Path.cwd())
 ON_CPU = OptimizeSettings(device="cpu")
 ASKED = [
-    Question(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))),
-    Question(Stage(Strategy.CONCURRENT, (("fs",),)), "work"),
-    Question(Stage(Strategy.CONCURRENT, (("fs",),)), "again"),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("fs",),)), "work"),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("fs",),)), "again"),
 ]
 
 
@@ -93,7 +93,7 @@ def same(one: OptimizeResult, other: OptimizeResult) -> bool:
     return replace(one, **alike) == replace(other, **alike)
 
 
-def asked(*questions: Question) -> Questions:
+def asked(*questions: CostQuestion) -> Questions:
     return Questions(OpenSettings(threads=THREADS), questions)
 
 
@@ -174,7 +174,7 @@ def test_a_model_stays_open_for_the_next_packet(talk: Talk, monkeypatch: pytest.
 
 
 def test_a_question_that_no_stage_of_the_model_is_in_is_left_out(talk: Talk) -> None:
-    unknown = Question(Stage(Strategy.CONCURRENT, (("nobody",),)))
+    unknown = CostQuestion(Stage(Strategy.CONCURRENT, (("nobody",),)))
     assert talk(QUESTIONS, asked(unknown, ASKED[0]), fire()) == 1
 
 
