@@ -19,7 +19,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.lanes import Lanes
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.network import LoweredModel
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import Sessions
 from iosched.scheduler.baselines import sequential
@@ -31,7 +31,7 @@ _ROUNDS, _LAUNCHES = 15, 4
 
 
 @dataclass(frozen=True, eq=False)
-class Trials:
+class PartTimer:
     """Runs parts of models on one GPU with the chosen cuDNN plans.
 
     Attributes:
@@ -44,7 +44,7 @@ class Trials:
     sessions: Sessions
     _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
 
-    def stage(self, network: Network, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
+    def stage(self, network: LoweredModel, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
         """One compiled stage; None if its operators cannot be merged as it asks.
 
         Raises:
@@ -54,11 +54,11 @@ class Trials:
         lowering = lower_stage(network, stage)
         return None if lowering is None else self._ready(lowering, (names,), self._model_nbytes(network))
 
-    def prepare(self, network: Network) -> None:
+    def prepare(self, network: LoweredModel) -> None:
         """Compiles all kernels of a network."""
         self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
 
-    def alone_us(self, network: Network, name: str) -> float:
+    def alone_us(self, network: LoweredModel, name: str) -> float:
         """Microseconds of one operator alone; infinite if it fails."""
         try:
             executor = self.stage(network, Stage(Strategy.CONCURRENT, ((name,),)))
@@ -69,7 +69,7 @@ class Trials:
         except (DeviceError, ExecutionError):  # not a candidate
             return math.inf
 
-    def interleaved_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+    def interleaved_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
         """Microseconds of the sequential model in each network, one sample from each interleaved round.
 
         Without memory for all networks at once, each is timed alone; failed networks are infinite.
@@ -79,24 +79,24 @@ class Trials:
         except (DeviceError, ExecutionError):
             return [self._rounds_alone_us(network) for network in networks]
 
-    def _rounds_alone_us(self, network: Network) -> Sequence[float]:
+    def _rounds_alone_us(self, network: LoweredModel) -> Sequence[float]:
         try:
             return self._rounds_us([network])[0]
         except (DeviceError, ExecutionError):
             return [math.inf] * _ROUNDS
 
-    def _rounds_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+    def _rounds_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
         with ExitStack() as opened:
             ready = [opened.enter_context(closing(self._whole(network))) for network in networks]
             rounds = [[_pipelined_us(executor) for executor in ready] for _ in range(_ROUNDS)]
         return list(zip(*rounds, strict=True))
 
-    def _whole(self, network: Network) -> CudaExecutor:
+    def _whole(self, network: LoweredModel) -> CudaExecutor:
         lowering = lower(network, sequential(network.model.graph))
         self.driver.prepare(source_calls(lowering))
         return self._ready(lowering, (), model_nbytes=0)
 
-    def _model_nbytes(self, network: Network) -> int:
+    def _model_nbytes(self, network: LoweredModel) -> int:
         if network.model not in self._nbytes:
             self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
         return self._nbytes[network.model]

@@ -21,7 +21,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.plan import Task
+from iosched.runtime.plan import PlanTask
 from iosched.runtime.reference import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
@@ -36,7 +36,7 @@ class _Case:
     name: str
     backend: CudaBackend
     lowering: Lowering
-    tasks: tuple[Task, ...]
+    tasks: tuple[PlanTask, ...]
     rtol: float
 
     def run(self) -> str:

@@ -92,7 +92,7 @@ ALIGNMENT_NBYTES = 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class StridedShape:
     """Extents and element strides of a cuDNN tensor."""
 
     extents: tuple[int, ...]
@@ -121,7 +121,7 @@ def is_aligned(view: View) -> bool:
     return view.offset % ALIGNMENT_NBYTES == 0
 
 
-def add_tensor(graph: Any, view: View, uid: int, shape: Shape) -> Any:
+def add_tensor(graph: Any, view: View, uid: int, shape: StridedShape) -> Any:
     """Adds `view` to the graph as a tensor of `shape`.
 
     Raises:
@@ -133,7 +133,7 @@ def add_tensor(graph: Any, view: View, uid: int, shape: Shape) -> Any:
     )
 
 
-def write_tensor(result: Any, view: View, uid: int, shape: Shape) -> None:
+def write_tensor(result: Any, view: View, uid: int, shape: StridedShape) -> None:
     """Makes `result` an output of the graph that is stored in `view` as `shape`.
 
     Raises:
@@ -145,12 +145,12 @@ def write_tensor(result: Any, view: View, uid: int, shape: Shape) -> None:
     result.set_stride(list(shape.strides))
 
 
-def image_shape(view: View) -> Shape:
+def image_shape(view: View) -> StridedShape:
     """(N, C, H, W) or (N, C, D, H, W); (N, C, L) as an image with one row."""
     return _with_row(shape_of(view), element_strides(view))
 
 
-def filter_shape(view: View, filters: Layout) -> Shape:
+def filter_shape(view: View, filters: Layout) -> StridedShape:
     """(O, I, *kernel) of a weight whose axes are stored in the order of `filters`."""
     extents, strides = shape_of(view), element_strides(view)
     stored = filters.memory_order(len(extents))
@@ -158,16 +158,16 @@ def filter_shape(view: View, filters: Layout) -> Shape:
     return _with_row(tuple(extents[axis] for axis in order), tuple(strides[axis] for axis in order))
 
 
-def _with_row(extents: tuple[int, ...], strides: tuple[int, ...]) -> Shape:
+def _with_row(extents: tuple[int, ...], strides: tuple[int, ...]) -> StridedShape:
     if len(extents) != 3:
-        return Shape(extents, strides)
-    return Shape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
+        return StridedShape(extents, strides)
+    return StridedShape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
 
 
-def vector_shape(view: View, rank: int = 4) -> Shape:
+def vector_shape(view: View, rank: int = 4) -> StridedShape:
     """(1, C, 1, ...) of a vector (C,)."""
     (channels,) = shape_of(view)
-    return Shape((1, channels, *(1,) * (rank - 2)), (channels, 1, *(channels,) * (rank - 2)))
+    return StridedShape((1, channels, *(1,) * (rank - 2)), (channels, 1, *(channels,) * (rank - 2)))
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class CudnnPlanTimer:
         best_us, ready = math.inf, {}
         for index, plan in enumerate(plans):
             if plan.workspace_nbytes <= nbytes:
-                run = _Run(plan, self.addresses, workspace)
+                run = _PlanRun(plan, self.addresses, workspace)
                 once_us = self._tried(partial(self._once_us, run))
                 best_us = min(best_us, once_us)
                 ready[index] = (run, once_us)
@@ -77,7 +77,7 @@ class CudnnPlanTimer:
                 continue
         return self.driver.allocate(1), 0
 
-    def _once_us(self, run: _Run) -> float:
+    def _once_us(self, run: _PlanRun) -> float:
         """The second run: the first loads lazy state."""
         with self._first_runs(run.plan):
             run(self.lanes.origin)
@@ -94,7 +94,7 @@ class CudnnPlanTimer:
                 self.driver.synchronize(self.lanes.origin)
                 raise
 
-    def _repeated(self, run: _Run, copies: int) -> Callable[[], float]:
+    def _repeated(self, run: _PlanRun, copies: int) -> Callable[[], float]:
         """Measures one run in a captured graph of `copies`; the first launch waits for the host and is left out."""
         origin = self.lanes.origin
 
@@ -126,7 +126,7 @@ class CudnnPlanTimer:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _PlanRun:
     plan: CudnnPlan
     addresses: Sequence[int]
     workspace: Memory

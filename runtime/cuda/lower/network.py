@@ -28,7 +28,7 @@ Fused = Mapping[str, int]
 NONE: Fused = MappingProxyType({})
 
 
-class Network:
+class LoweredModel:
     """A model whose operators are lowered to kernel calls, for any schedule.
 
     Attributes:
@@ -42,7 +42,7 @@ class Network:
         model: Model,
         precision: Precision,
         layout: Layout = Layout.NHWC,
-        base: Network | None = None,
+        base: LoweredModel | None = None,
         fused: Fused = NONE,
         *,
         gpu: Gpu = H100,
@@ -72,13 +72,13 @@ class Network:
         self._rectified = rectifiable(model.graph, self._lowered)
         self.calls = hoisted(self.builder, self._lowered, self._rectified)
 
-    def with_fused(self, fused: Fused) -> Network:
+    def with_fused(self, fused: Fused) -> LoweredModel:
         """The network with one kernel for depthwise and pointwise convolution in some operators.
 
         Args:
             fused: kernel variants by operator; ignored where the kernel does not apply.
         """
-        return Network(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
+        return LoweredModel(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 
     @property
     def has_images(self) -> bool:
@@ -86,9 +86,9 @@ class Network:
         ranks = {len(spec.shape or ()) for spec in self.builder.tensors.values()}
         return not all(layout.is_row_major(rank) for layout in Layout for rank in ranks)
 
-    def in_layout(self, layout: Layout) -> Network:
+    def in_layout(self, layout: Layout) -> LoweredModel:
         """The model in another layout, with nothing fused."""
-        return Network(self.model, self.precision, layout, gpu=self.gpu)
+        return LoweredModel(self.model, self.precision, layout, gpu=self.gpu)
 
     @cached_property
     def caller_inputs(self) -> Mapping[str, str]:

@@ -17,12 +17,12 @@ from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.network import LoweredModel
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
-from iosched.runtime.waits import Span, Step, find_waits, input_spaces
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
+from iosched.runtime.waits import LaneStep, Span, find_waits, input_spaces
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
@@ -72,7 +72,7 @@ class _PlacedCall:
     stage: int
 
 
-def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Lowering:
+def lower(network: LoweredModel, schedule: Schedule, *, barriers: bool = True) -> Lowering:
     """The plan of the model under `schedule`; needs no GPU. Linear in calls, besides waits and arena.
 
     Args:
@@ -86,7 +86,7 @@ def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Low
     return _PlanBuilder(network, barriers, sequence, len(stages), whole=True).lower()
 
 
-def lower_stage(network: Network, stage: Stage) -> Lowering | None:
+def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
     """The plan of one stage; None if its operators cannot be merged as it asks.
 
     Tensors are placed as in the whole model; tensors of earlier stages are inputs.
@@ -104,7 +104,7 @@ def lower_stage(network: Network, stage: Stage) -> Lowering | None:
     return _PlanBuilder(network, True, sequence, 1, whole=False).lower()
 
 
-def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
+def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
     if (calls := _calls_as_one(network, stage)) is not None:
         yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
@@ -113,19 +113,19 @@ def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[
             yield from ((call, _CallSite(name, number, group)) for call in network.calls[name])
 
 
-_AS_ONE: dict[Strategy, Callable[[Network, tuple[str, ...]], list[KernelCall] | None]] = {
-    Strategy.MERGE: Network.merged_calls
+_AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCall] | None]] = {
+    Strategy.MERGE: LoweredModel.merged_calls
 }
 """Calls of the merged operator by strategy; None if it cannot be merged."""
 
 
-def _calls_as_one(network: Network, stage: Stage) -> list[KernelCall] | None:
+def _calls_as_one(network: LoweredModel, stage: Stage) -> list[KernelCall] | None:
     return _AS_ONE[stage.strategy](network, stage.operators) if runs_as_one(stage) else None
 
 
 @dataclass(eq=False)
 class _PlanBuilder:
-    network: Network
+    network: LoweredModel
     barriers: bool
     sequence: Sequence[tuple[KernelCall, _CallSite | None]]  # all calls of the model; calls of this plan have a site
     n_stages: int
@@ -144,10 +144,10 @@ class _PlanBuilder:
         steps = [_step(each, self.placement) for each in placed]
         waits = find_waits(steps, n_lanes, barriers=self.barriers)
         kernels: dict[Kernel, int] = {}
-        lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
+        lanes: list[list[PlanTask]] = [[] for _ in range(n_lanes)]
         for each, waited in zip(placed, waits, strict=True):
             number = kernels.setdefault(each.kernel, len(kernels))
-            lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
+            lanes[each.lane].append(PlanTask(each.name, number, each.reads, each.writes, waited, each.stage))
         tasks = tuple(map(tuple, lanes))
         buffers = self._buffers(placed, input_spaces(steps))
         outputs = self._outputs() if self.whole else ()
@@ -208,18 +208,18 @@ class _PlanBuilder:
             found.update({(stage, group): rank % MAX_LANES for rank, group in enumerate(ranked)})
         return found
 
-    def _buffers(self, placed: Sequence[_PlacedCall], earlier: Mapping[str, Space]) -> tuple[Buffer, ...]:
+    def _buffers(self, placed: Sequence[_PlacedCall], earlier: Mapping[str, MemorySpace]) -> tuple[Buffer, ...]:
         names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
-        spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
-        spaces |= dict.fromkeys(self.caller_outputs.values(), Space.OUTPUT)
+        spaces = dict.fromkeys(self.builder.weights, MemorySpace.WEIGHT)
+        spaces |= dict.fromkeys(self.caller_outputs.values(), MemorySpace.OUTPUT)
         if self.whole:
-            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.caller_outputs}
+            spaces |= {name: MemorySpace.OUTPUT for name in self.graph.outputs if name not in self.caller_outputs}
         callers = {alias: name for name, alias in (*self.caller_inputs.items(), *self.caller_outputs.items())}
         found = []
         for name in names:
             added = self.sessions.buffers.get(name)
             spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
-            space = spaces.get(name, earlier.get(name, Space.ARENA))
+            space = spaces.get(name, earlier.get(name, MemorySpace.ARENA))
             found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
         return tuple(found)
 
@@ -245,10 +245,10 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
         yield kernel, reads, writes
 
 
-def _step(placed: _PlacedCall, placement: Placement) -> Step:
+def _step(placed: _PlacedCall, placement: Placement) -> LaneStep:
     """A call in onnxruntime has the device to itself."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
-    return Step(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
+    return LaneStep(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
 
 
 def _span(view: View, placement: Placement) -> Span:
