@@ -63,7 +63,7 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
 _CHECK = "part name outcome detail seconds"
 
 
-class _Lines:
+class _CheckLines:
     """A line on stderr for each check. The name is printed first, because a check may end the process."""
 
     def began(self, check: SelfCheck) -> None:
@@ -93,7 +93,7 @@ def print_selftest(device: str, *, as_json: bool) -> None:
     """
     from iosched.jobs.selftest import selftest
 
-    found = selftest(device, _Lines())
+    found = selftest(device, _CheckLines())
     if as_json:
         emit_json(_as_json(found))
     else:

@@ -87,11 +87,11 @@ def batch(
     device = device_for(models, settings)
     held = interrupt or Uninterrupted()
     with profile_database(device, settings.opening, settings.profile_db) as database, held.holding():
-        return _Job(models, settings, device, database, observer or Silence(), held, started).run(clusters)
+        return _BatchJob(models, settings, device, database, observer or Silence(), held, started).run(clusters)
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _BatchJob:
     """One call of `batch`. `database` is None if latencies are neither stored nor known."""
 
     models: Mapping[str, Model]
@@ -165,7 +165,7 @@ class _ClusterJob:
         notes: notes for the user, as keys.
     """
 
-    job: _Job
+    job: _BatchJob
     models: Mapping[str, Model]
     cluster: Cluster
     time_budget: TimeBudget

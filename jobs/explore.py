@@ -21,7 +21,7 @@ from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Pool, Task
+from iosched.jobs.pool.task import Task, WorkerPool
 from iosched.jobs.ranking.task import Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
@@ -49,7 +49,7 @@ def explore(
     settings: ExploreSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    pool: Pool | None = None,
+    pool: WorkerPool | None = None,
 ) -> ExploreResult:
     """Evaluates variants of a model and finds the best by several objectives.
 
@@ -146,7 +146,9 @@ def _found(opened: OpenedStudy) -> StudyHistory:
     return StudyHistory(opened.path, opened.card, tuple(opened.history()))
 
 
-def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
+def _pool_of(
+    pool: WorkerPool | None, settings: ExploreSettings, interrupt: Interrupt
+) -> AbstractContextManager[WorkerPool]:
     """The pool, or this machine, where measurements exclude all else and score commands run concurrently."""
     if pool is not None:
         return nullcontext(pool)
@@ -183,7 +185,7 @@ def _chosen(
     return tuple(chosen), tuple(notes)
 
 
-def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: Pool, individual: Individual) -> Chosen:
+def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: WorkerPool, individual: Individual) -> Chosen:
     """The variant with the schedule of its latency, or with a new one if latencies are estimates."""
     feedback = individual.feedback
     record = Record.from_json(feedback.record or "")

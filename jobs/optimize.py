@@ -113,14 +113,14 @@ def _optimized(
         time_budget = TimeBudget(
             settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least
         )
-        result = _Job(
+        result = _OptimizeJob(
             model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
         ).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _OptimizeJob:
     model: Model
     settings: OptimizeSettings
     opened: OpenModel

@@ -207,7 +207,7 @@ class ClusterEstimate:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BatchEstimate:
     """The clusters of `batch` on a device, and the memory limit; None if unknown."""
 
     device_kind: str
@@ -218,7 +218,7 @@ class Estimate:
     clusters: tuple[ClusterEstimate, ...]
 
 
-def estimate(models: Mapping[str, Model], settings: BatchSettings) -> Estimate:
+def estimate(models: Mapping[str, Model], settings: BatchSettings) -> BatchEstimate:
     """Puts models into clusters as `batch` does; measures and writes nothing.
 
     Raises:
@@ -230,7 +230,7 @@ def estimate(models: Mapping[str, Model], settings: BatchSettings) -> Estimate:
     device = device_for(models, settings)
     limit = settings.limit_nbytes(device)
     found = tuple(_estimated({name: models[name] for name in names}, settings) for names in clusters)
-    return Estimate(device.info.kind, device.info.name, device.info.cost_kind, settings.policy, limit, found)
+    return BatchEstimate(device.info.kind, device.info.name, device.info.cost_kind, settings.policy, limit, found)
 
 
 def _estimated(models: Mapping[str, Model], settings: BatchSettings) -> ClusterEstimate:

@@ -17,7 +17,7 @@ from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
 from iosched.jobs.exploring.settings import ExploreSettings, ParsedSettings
 from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
-from iosched.jobs.pool.task import Pending, Pool, Target, Task
+from iosched.jobs.pool.task import Pending, Target, Task, WorkerPool
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.task import cost_task
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
@@ -94,7 +94,7 @@ class Trials:
     space: Space
     asked: ParsedSettings
     settings: ExploreSettings
-    pool: Pool
+    pool: WorkerPool
     targets: Mapping[str, Target]
     strategy: StudyStrategy
     observer: Observer

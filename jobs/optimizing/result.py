@@ -13,7 +13,7 @@ import numpy as np
 from iosched.jobs.annotate import annotated
 from iosched.jobs.bisect_mismatch import FirstDifference
 from iosched.jobs.loading.model import LoadedModel
-from iosched.jobs.optimizing.verdict import Intervals, Verdict
+from iosched.jobs.optimizing.verdict import LatencyIntervals, Verdict
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
@@ -121,7 +121,7 @@ class OptimizeResult:
     measured_share: float | None = None
     sequential_measured_share: float | None = None
     notes: tuple[str, ...] = ()
-    intervals: Intervals | None = None
+    intervals: LatencyIntervals | None = None
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None

@@ -107,7 +107,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _ThroughputJob:
     here: AttachedModel
     ways: TeamWays
     choices: TeamChoices
@@ -260,7 +260,7 @@ def best_throughput(
     time_budget = replace(time_budget, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
     choices, faults = team_choices(model, lanes), Faults(settings.strict)
-    job = _Job(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
+    job = _ThroughputJob(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
@@ -269,7 +269,7 @@ def best_throughput(
 
 
 def _compared(
-    job: _Job, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
+    job: _ThroughputJob, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
     """Measures all interleaved, without our own if its outputs differ."""
     here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
@@ -306,7 +306,7 @@ def _compared(
         return measured, (*notes, *job.time_budget.notes(min(len(each.samples_us) for each in measured.values())))
 
 
-def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
+def _n_kernels(job: _ThroughputJob, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
     if chosen == OPENVINO:
         return None
     if chosen == "iosched":
@@ -318,7 +318,7 @@ def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) 
 
 
 def _verdict(
-    job: _Job,
+    job: _ThroughputJob,
     choice: _Choice,
     measured: Mapping[str, Measurement],
     plain: tuple[Teams | None, ReferenceSettings],

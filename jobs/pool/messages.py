@@ -1,6 +1,6 @@
 """Messages between the driver and a worker, as JSON that is parsed and never executed.
 
-    Call, Known, Stop                                   driver to worker
+    Call, Known, StopAssignment                         driver to worker
     Facts                                               worker to driver, the first message
     Opened, Measured, Progress, Step, Asked             worker to driver during an assignment
     Done, Failed, Unusable                              worker to driver at the end
@@ -91,7 +91,7 @@ class Known(_Message, frozen=True, tag="known"):
     rows: Rows
 
 
-class Stop(_Message, frozen=True, tag="stop"):
+class StopAssignment(_Message, frozen=True, tag="stop"):
     """Ends an assignment.
 
     Attributes:
@@ -153,7 +153,7 @@ class Progress(_Message, frozen=True, tag="progress"):
 
 
 class Step(_Message, frozen=True, tag="step"):
-    """Reports the value of a running score command after a number of steps. The driver may answer with `Stop`."""
+    """Reports a score command's value after a number of steps. The driver may answer with `StopAssignment`."""
 
     call: Count
     step: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -191,7 +191,7 @@ class Unusable(_Message, frozen=True, tag="unusable"):
 
 Report = Opened | Progress | Step | Asked
 SaidMessage = Facts | Measured | Report | Done | Failed | Unusable
-ToldMessage = Call | Known | Stop
+ToldMessage = Call | Known | StopAssignment
 prepare(*get_args(SaidMessage), *get_args(ToldMessage))
 
 

@@ -87,7 +87,7 @@ class Worker:
         self._inbox: SimpleQueue[tuple[bytes, Fetch]] = SimpleQueue()
         self._assignments: deque[tuple[Call, Fetch]] = deque()
         self.known: dict[int, Sequence[Row]] = {}
-        self.stops: dict[int, messages.Stop] = {}
+        self.stops: dict[int, messages.StopAssignment] = {}
         self.waiting: list[_Open] = []
         self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
         self._open: _Open | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iosched.jobs.pool.task import Budget, Context, Kind, Pool, Target, Task
+from iosched.jobs.pool.task import Context, JobBudget, Kind, Target, Task, WorkerPool
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.settings import OptimizeSettings
@@ -29,13 +29,13 @@ SIMULATION = Kind("simulation", Cost, ModelCost, _cost)
 
 
 def cost_task(
-    pool: Pool,
+    pool: WorkerPool,
     target: Target,
     measure: Measure,
     settings: OptimizeSettings,
     model: Model,
     jobs: int,
-    budget: Budget | None = None,
+    budget: JobBudget | None = None,
 ) -> Task[ModelCost]:
     """Creates the task that computes the cost of a model, one of `jobs` such tasks.
 

@@ -11,7 +11,7 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATIONS
+from iosched.profiler.devices.analytic.constants import LAUNCH_CONSTANTS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
@@ -86,7 +86,7 @@ class SimulatedGpu:
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         units = join_units(model.graph, settings.units)
-        cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch], units=units)
+        cost = AnalyticCost(model.graph, self.gpu, precision, launches=LAUNCH_CONSTANTS[launch], units=units)
         opened = OpenOnSimulatedGpu(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
             return opened

@@ -56,7 +56,7 @@ class Sum(Generic[P]):
 
 
 @dataclass(frozen=True)
-class Share:
+class ErrorShare:
     """The weight of a part in a latency or a ratio, negative if it lowers the ratio; `kind` shares an error."""
 
     kind: PartKind
@@ -64,7 +64,7 @@ class Share:
     weight: float
 
 
-def deviation(shares: Sequence[Share]) -> float:
+def deviation(shares: Sequence[ErrorShare]) -> float:
     """The standard deviation of the logarithm of a latency or a ratio, to first order; O(shares).
 
     Shared errors are equal within a kind, others independent. Equal parts have equal errors, and must be one share.
@@ -218,9 +218,9 @@ class AnalyticUncertainty:
             whole_us += stage_us
         return Sum(whole_us, found)
 
-    def shares(self, above: Sum[Part], below: Sum[Part] | None = None) -> list[Share]:
+    def shares(self, above: Sum[Part], below: Sum[Part] | None = None) -> list[ErrorShare]:
         """The shares of uncertain parts in the latency, or in the ratio of both."""
-        return [Share(*self._kind_and_spread(part), weight) for part, weight in weights(above, below).items()]
+        return [ErrorShare(*self._kind_and_spread(part), weight) for part, weight in weights(above, below).items()]
 
     def _parts_us(self, stage: Stage, stage_us: float) -> Iterator[tuple[Part, float]]:
         if isinstance(self.cost, ScaledCost) and self.cost.measured.known_us(stage) is not None:

@@ -32,7 +32,7 @@ _RUNS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class _Case:
+class _KernelCase:
     name: str
     backend: CudaBackend
     lowering: Lowering
@@ -62,7 +62,7 @@ def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
     )
 
 
-def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layout | None]) -> Iterator[_Case]:
+def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layout | None]) -> Iterator[_KernelCase]:
     """Each sample in each precision of the GPU and in each layout (None is the best one), without repeated tasks."""
     precisions = [each for each in PRECISIONS if each != "tf32" or gpu.driver.gpu.has_tf32]
     for kernel, text in samples.items():
@@ -77,11 +77,11 @@ def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layou
             }
             if new := tuple(task for form, task in tasks.items() if form not in known):
                 name = " ".join((kernel, precision, *([layout.value] if layout else ())))
-                yield _Case(name, backend, lowering, new, rtol_of(precision))
+                yield _KernelCase(name, backend, lowering, new, rtol_of(precision))
             known.update(tasks)
 
 
-def _compiles(gpu: AttachedGpu, cases: Sequence[_Case]) -> str:
+def _compiles(gpu: AttachedGpu, cases: Sequence[_KernelCase]) -> str:
     """Compiles the cases' kernels in parallel; a failing kernel is reported by its own check."""
     calls = {(call.source, call.entry): call for case in cases for call in source_calls(case.lowering)}
     gpu.driver.prepare(calls.values())

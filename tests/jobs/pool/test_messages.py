@@ -29,7 +29,7 @@ from iosched.jobs.pool.messages import (
     SaidMessage,
     SentModel,
     Step,
-    Stop,
+    StopAssignment,
     ToldMessage,
     Unusable,
     encoded,
@@ -89,7 +89,7 @@ said_messages = (
 told_messages = (
     st.builds(Call, call=calls, kind=texts, work=any_json, model=st.just(MODEL), rows=rows, asks=st.booleans())
     | st.builds(Known, call=calls, rows=rows)
-    | st.builds(Stop, call=calls, how=st.sampled_from(["best", "now", "pruned"]))
+    | st.builds(StopAssignment, call=calls, how=st.sampled_from(["best", "now", "pruned"]))
 )
 
 

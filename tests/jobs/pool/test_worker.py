@@ -36,7 +36,7 @@ from iosched.jobs.pool.messages import (
     Questions,
     SaidMessage,
     Step,
-    Stop,
+    StopAssignment,
     ToldMessage,
     Unusable,
     raised,
@@ -220,7 +220,7 @@ def test_a_plan_that_fails_on_a_worker_is_contained_there(talk: Talk, monkeypatc
 
 def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured: list[int]) -> None:
     def stop_soon(message: SaidMessage) -> ToldMessage | None:
-        return Stop(call=0, how="best") if len(measured) == 3 and isinstance(message, Measured) else None
+        return StopAssignment(call=0, how="best") if len(measured) == 3 and isinstance(message, Measured) else None
 
     talk.answer = stop_soon
     found = talk(OPTIMIZE, Optimize(ON_CPU), fire())
@@ -231,7 +231,7 @@ def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured:
 
 
 def test_an_interruption_without_a_result_is_an_error_of_its_own(talk: Talk, measured: list[int]) -> None:
-    talk.answer = lambda message: Stop(call=0, how="now") if len(measured) == 3 else None
+    talk.answer = lambda message: StopAssignment(call=0, how="now") if len(measured) == 3 else None
     with pytest.raises(InterruptedTaskError):
         talk(OPTIMIZE, Optimize(ON_CPU), fire())
     talk.answer = lambda message: None
@@ -239,7 +239,7 @@ def test_an_interruption_without_a_result_is_an_error_of_its_own(talk: Talk, mea
 
 
 def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
-    talk.send(Stop(call=0, how="now"))
+    talk.send(StopAssignment(call=0, how="now"))
     with pytest.raises(InterruptedTaskError):
         talk(OPTIMIZE, Optimize(ON_CPU), fire())
 
@@ -369,14 +369,14 @@ STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' 
 
 
 def test_a_score_command_is_ended_where_the_driver_says_so(talk: Talk) -> None:
-    talk.answer = lambda message: Stop(call=0, how="pruned") if isinstance(message, Step) else None
+    talk.answer = lambda message: StopAssignment(call=0, how="pruned") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
     assert talk.all(Step)[0] == Step(call=0, step=0, value=0.5)
 
 
 def test_a_score_command_that_is_told_to_end_has_no_score(talk: Talk) -> None:
-    talk.answer = lambda message: Stop(call=0, how="now") if isinstance(message, Step) else None
+    talk.answer = lambda message: StopAssignment(call=0, how="now") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
 

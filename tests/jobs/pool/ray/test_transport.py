@@ -12,7 +12,7 @@ import pytest
 
 from iosched.jobs.pool.ray import transport
 from iosched.jobs.pool.ray.address import LocalCluster, RunningCluster
-from iosched.jobs.pool.ray.reach import UnreachedError, reason, unreached
+from iosched.jobs.pool.ray.reach import ClusterUnreachableError, reason, unreached
 from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.transport import Places, Stop, Unreached
 from iosched.models.errors import DeviceError, UsageError
@@ -78,7 +78,7 @@ NO_SERVER = "the Ray cluster cannot be used: its head could not start a server f
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (UnreachedError("no Ray cluster at head:6379"), "no Ray cluster at head:6379"),
+        (ClusterUnreachableError("no Ray cluster at head:6379"), "no Ray cluster at head:6379"),
         (
             ConnectionAbortedError(ABORTED + TRACEBACK),
             f"{NO_SERVER}RuntimeError: Starting Ray client server failed. See ray_client_server_23002.err for detailed"
