@@ -266,7 +266,7 @@ def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: boo
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
     """Replace the weights of models in a file of `batch`, without a search."""
     from iosched.jobs.annotate import annotated
-    from iosched.jobs.batching.replace import replace_members
+    from iosched.jobs.batch import replace_members
     from iosched.models.composition.members import members_of
 
     if len(models) > 1:

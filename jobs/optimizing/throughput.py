@@ -28,8 +28,7 @@ from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import AttachedModel, TeamWays, Way
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all
-from iosched.profiler.measuring.rate import measure_rates, turn_seconds
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, measure_rates, rate_turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
@@ -257,7 +256,9 @@ def best_throughput(
     """
     assert here.teams is not None
     lanes = here.cost.lanes
-    time_budget = replace(time_budget, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
+    time_budget = replace(
+        time_budget, turn_s=lambda run_s: rate_turn_seconds(lanes * run_s)
+    )  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
     choices, faults = team_choices(model, lanes), Faults(settings.strict)
     job = _ThroughputJob(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iosched.profiler.measuring import rate
-from iosched.profiler.measuring.interleaved_models import Budget
-from iosched.profiler.measuring.rate import TURN_SECONDS, measure_rates
+from iosched.profiler.measuring import interleaved_models
+from iosched.profiler.measuring.interleaved_models import RATE_SECONDS, Budget, measure_rates
 from iosched.runtime.executor import Candidate
 
 
@@ -34,8 +33,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     found = Clock()
-    monkeypatch.setattr(rate.time, "perf_counter_ns", lambda: int(found.now_us * 1000))
-    monkeypatch.setattr(rate.time, "monotonic", lambda: found.now_us / 1e6)
+    monkeypatch.setattr(interleaved_models.time, "perf_counter_ns", lambda: int(found.now_us * 1000))
+    monkeypatch.setattr(interleaved_models.time, "monotonic", lambda: found.now_us / 1e6)
     return found
 
 
@@ -48,7 +47,7 @@ def test_the_wall_clock_counts_and_what_goes_on_at_the_same_time(clock: Clock) -
 
 def test_a_turn_is_a_run_and_then_as_many_as_take_a_while(clock: Clock) -> None:
     measure_rates({"some": clock.candidate(1000.0)}, Budget(rounds=1), rest=lambda: None)
-    assert clock.counts == [1, int(TURN_SECONDS / 500e-6)] * 2
+    assert clock.counts == [1, int(RATE_SECONDS / 500e-6)] * 2
 
 
 def test_a_long_run_is_measured_once_in_a_turn(clock: Clock) -> None:

@@ -13,9 +13,8 @@ from scripted import fire
 from iosched.profiler.measuring.deciding import SampledRounds
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store import latencies
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, export_lines, import_lines
 from iosched.profiler.store.latencies import ModelLatencies
-from iosched.profiler.store.transfer import export_lines, import_lines
 
 WAYS = {"iosched": "found", "sequential": "in turn", "reference": "onnxruntime"}
 SETTINGS = {"reference": "one thread"}

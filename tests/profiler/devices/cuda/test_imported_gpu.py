@@ -29,9 +29,8 @@ from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.cuda.imported_gpu import imported_profile
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, export_lines, import_lines
 from iosched.profiler.store.tables import ChoiceRow, Row, StageRow
-from iosched.profiler.store.transfer import export_lines, import_lines
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.network import LoweredModel

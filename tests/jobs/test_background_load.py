@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from iosched.jobs.bench import busy_processes
 from iosched.models.errors import ExecutionError
-from iosched.profiler.measuring.background_load import background_load
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 _PARENT = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl+C ignored
-from iosched.profiler.measuring.background_load import background_load
-with background_load(2) as pids:
+from iosched.jobs.bench import busy_processes
+with busy_processes(2) as pids:
     print(*pids, flush=True)
     time.sleep(600)
 """
@@ -48,7 +48,7 @@ def wait_until(reached: Callable[[], bool]) -> bool:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_so_many_processes_compute_until_the_context_ends(count: int) -> None:
-    with background_load(count) as pids:
+    with busy_processes(count) as pids:
         assert len(set(pids)) == count
         for pid in pids:
             assert wait_until(lambda pid=pid: int(state_of(pid)[11]) >= 5)  # ticks of user time
@@ -57,7 +57,7 @@ def test_so_many_processes_compute_until_the_context_ends(count: int) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_they_end_with_an_error(error: type[BaseException]) -> None:
-    with pytest.raises(error), background_load(2) as pids:  # noqa: PT012 - the context is the subject
+    with pytest.raises(error), busy_processes(2) as pids:  # noqa: PT012 - the context is the subject
         assert all(map(is_running, pids))
         raise error
     assert len(pids) == 2
@@ -75,14 +75,14 @@ def test_they_end_where_one_of_them_cannot_be_started(monkeypatch: pytest.Monkey
             started.append(self.pid)
 
     monkeypatch.setattr(subprocess, "Popen", Limited)
-    with pytest.raises(BlockingIOError), background_load(3):
+    with pytest.raises(BlockingIOError), busy_processes(3):
         pytest.fail("it began")
     assert len(started) == 2
     assert not any(map(is_running, started))
 
 
 def test_a_load_that_ends_early_is_an_error() -> None:
-    with pytest.raises(ExecutionError, match="ended early"), background_load(2) as pids:  # noqa: PT012
+    with pytest.raises(ExecutionError, match="ended early"), busy_processes(2) as pids:  # noqa: PT012
         os.kill(pids[1], signal.SIGKILL)
         os.waitid(os.P_PID, pids[1], os.WEXITED | os.WNOWAIT)
     assert not any(map(is_running, pids))

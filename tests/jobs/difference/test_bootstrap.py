@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from iosched.profiler.measuring import bootstrap
-from iosched.profiler.measuring.bootstrap import ratio_interval
+from iosched.jobs.difference import results
+from iosched.jobs.difference.results import ratio_interval
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 
@@ -41,7 +41,7 @@ def test_from_too_few_samples_nothing_is_known(few: tuple[int, int]) -> None:
 
 def test_drawing_a_part_at_a_time_draws_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ratio_interval(drawn(1), drawn(2), seed=0)
-    monkeypatch.setattr(bootstrap, "_AT_ONCE", 30 * 777)
+    monkeypatch.setattr(results, "_AT_ONCE", 30 * 777)
     parts = ratio_interval(drawn(1), drawn(2), seed=0)
     assert whole is not None
     assert parts is not None
@@ -50,7 +50,7 @@ def test_drawing_a_part_at_a_time_draws_as_many(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("count", [10, 50])
 def test_the_interval_has_the_true_ratio_as_often_as_it_says(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 500)
+    monkeypatch.setattr(results, "RESAMPLES", 500)
     hits = 0
     for seed in range(200):
         found = ratio_interval(drawn(2 * seed, count), drawn(2 * seed + 1, count), seed=seed)
