@@ -35,7 +35,7 @@ from testbed import print_table, read_options, write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
-from iosched.runtime.cuda.cudnn.graph import GpuDescription, is_aligned, load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import GpuDescription, is_aligned, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -46,8 +46,8 @@ from iosched.runtime.cuda.cudnn.plans import (
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.product import Dense, MatMul
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential

@@ -34,15 +34,15 @@ from iosched import Model, Stage, Strategy, load_model
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import build, names
 from iosched.models.zoo.light import NAMES, light_model
+from iosched.runtime.cuda.cudnn.cudnn_graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MAX_WORKSPACE_NBYTES
-from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, is_generic
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
 from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import PRECISIONS, precision_named

@@ -39,7 +39,7 @@ from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 NETWORKS = ("inception_v3", "nasnet_a", "randwire", "squeezenet", "googlenet", "resnet50", "densenet121")
 COUNTED = (Depthwise, Pool, Reduce, Separable)

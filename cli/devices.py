@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import refuse_cluster
+from iosched.cli.cluster_display import refuse_cluster
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import cluster_option, json_option, verbosity_options
 from iosched.cli.common.output import debugging, emit_json, note, quiet, say
@@ -125,7 +125,7 @@ def print_cluster(text: str, *, as_json: bool) -> None:
         DeviceError: Ray is not installed, or there is no such cluster.
     """
     from iosched.jobs.pool.ray.address import parse_cluster
-    from iosched.jobs.pool.ray.transport import RayTransport
+    from iosched.jobs.pool.ray.ray_transport import RayTransport
     from iosched.jobs.pool.survey import survey
 
     cluster = parse_cluster(text)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
-from iosched.jobs.batching.baselines import (
+from iosched.jobs.batching.batch_baselines import (
     Method,
     OpenComposition,
     alone_us,
@@ -19,7 +19,7 @@ from iosched.jobs.batching.baselines import (
     predicted_us,
     serial_methods,
 )
-from iosched.jobs.batching.comparison import (
+from iosched.jobs.batching.batch_comparison import (
     BatchComparison,
     BatchResult,
     ClusterResult,
@@ -28,9 +28,9 @@ from iosched.jobs.batching.comparison import (
     document_of,
     predict_methods,
 )
-from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.clusters import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
 from iosched.jobs.batching.member_checks import check_members
-from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
+from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database
 from iosched.jobs.schedules import schedule_by
@@ -41,7 +41,7 @@ from iosched.models.composition.compose import compose, footprint_of, together_n
 from iosched.models.composition.members import members_of
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, MismatchError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice, Running
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, Running
 from iosched.profiler.devices.resolve import remarks
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.compare import compare, rtol_of

@@ -20,8 +20,8 @@ from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
-from iosched.profiler.devices.device import AttachedModel, Way, attached
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, Way, attached
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes

@@ -14,8 +14,8 @@ from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import ComparesSegments, MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel, Uncertainty
+from iosched.profiler.devices.measured_costs import ComparesSegments, MeasuredCosts, known_us
+from iosched.profiler.devices.profiled_device import OpenModel, Uncertainty
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.measuring.interleave import compare

@@ -12,17 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosched.jobs.exploring.explore_result import Chosen, ExploreResult, Individual, StudyHistory
+from iosched.jobs.exploring.explore_settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import Card
-from iosched.jobs.exploring.result import Chosen, ExploreResult, Individual, StudyHistory
 from iosched.jobs.exploring.score import SCORE
-from iosched.jobs.exploring.settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import Task, WorkerPool
-from iosched.jobs.ranking.task import Cost
+from iosched.jobs.ranking.rank_task import Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.model import Model

@@ -17,8 +17,8 @@ from iosched.jobs.pool.task import Kind, Target, Task, WorkerPool, refuse_measur
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings, refuse_for_simulated_gpus
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName

@@ -12,8 +12,8 @@ from iosched.jobs.open_model import check_schedulable
 from iosched.jobs.pool.task import Context, Kind
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostQuestion, Remeasurable, announce

@@ -30,8 +30,8 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES

@@ -15,7 +15,7 @@ from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.task import JobBudget, Pending, Target, WorkerPool, refuse_measuring_anew
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
 from iosched.jobs.ranking.model_cost import ModelCost
-from iosched.jobs.ranking.task import cost_task
+from iosched.jobs.ranking.rank_task import cost_task
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.errors import DeviceLostError, IoschedError, UsageError

@@ -9,8 +9,8 @@ from functools import partial
 from iosched.jobs.observer import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.measured_costs import known_us
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.scheduler.components import components, search_components
 from iosched.scheduler.cost import CostModel, CostQuestion, Prefetchable, announce
 from iosched.scheduler.effort import Effort

@@ -16,7 +16,7 @@ from iosched.models.composition.members import Member, member_alone
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.inputs import Arrays, check_names
-from iosched.runtime.openvino.model import OpenvinoModel, open_requests
+from iosched.runtime.openvino.openvino_model import OpenvinoModel, open_requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.session import running
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from iosched.jobs.loading.model import LoadedModel, load, read_file
+from iosched.jobs.loading.loaded_model import LoadedModel, load, read_file
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError

@@ -14,7 +14,7 @@ from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import AttachedModel, Way
+from iosched.profiler.devices.profiled_device import AttachedModel, Way
 from iosched.profiler.measuring.deciding import SampledRounds, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile

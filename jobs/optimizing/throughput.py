@@ -26,8 +26,8 @@ from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel, TeamWays, Way
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import AttachedModel, TeamWays, Way
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all, measure_rates, rate_turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare

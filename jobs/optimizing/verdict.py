@@ -12,7 +12,7 @@ from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
+from iosched.profiler.devices.profiled_device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import relative_speed_text
 from iosched.profiler.measuring.statistics import Interval, Measurement

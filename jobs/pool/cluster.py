@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from iosched.jobs.pool import messages, transport
 from iosched.jobs.pool.messages import Done, Facts, Failed, Measured, Unusable
 from iosched.jobs.pool.ray.address import parse_cluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.rows import RowLog, RowWriter, family_of, is_of_gpu
 from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
 from iosched.jobs.pool.task import POLL_S, How, JobBudget, Pending, Target, Task

@@ -14,8 +14,8 @@ from iosched.jobs.open_model import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
 from iosched.jobs.pool.task import POLL_S, Context, How, JobBudget, Pending, Target, Task, WorkerPool
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
 

@@ -16,8 +16,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.export import write_model
 from iosched.models.model import Model
-from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel
 from iosched.scheduler.cost import Prefetchable
 
 W = TypeVar("W")

@@ -35,9 +35,9 @@ from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel, OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.measured_costs import MeasuredCosts
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import MOST_TRIES

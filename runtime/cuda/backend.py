@@ -31,11 +31,11 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import CALLER_SUFFIX, LoweredModel, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.lower.lowered_model import CALLER_SUFFIX, LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.lower.timed_choices import LayoutChoice, fused_by_choice, fused_everywhere, layout_by_choice
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
-from iosched.runtime.cuda.trials import PartTimer
+from iosched.runtime.cuda.part_timer import PartTimer
 from iosched.runtime.plan import PlanTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.unit_graph import Unit, join_units

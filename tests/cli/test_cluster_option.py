@@ -18,7 +18,7 @@ from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
 from small_models import branches
 from thread_cluster import Say, ThreadTransport, cpu_places
 
-from iosched.cli.cluster import ClusterView, lines_of
+from iosched.cli.cluster_display import ClusterView, lines_of
 from iosched.jobs import optimize_task
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pool import cluster as cluster_pool

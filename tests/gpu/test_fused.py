@@ -13,7 +13,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy

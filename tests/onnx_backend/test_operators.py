@@ -23,8 +23,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import LoweredModel, is_supported
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.scheduler.baselines import greedy
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower import plan as cuda_lower
+from iosched.runtime.cuda.lower import lowering as cuda_lower
 from iosched.runtime.hazards import HazardError
 from iosched.runtime.plan import MemorySpace
 from iosched.scheduler.baselines import greedy

@@ -24,8 +24,8 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower, lower_stage
 from iosched.runtime.hazards import HazardError, Order, check, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 from iosched.scheduler.baselines import greedy, sequential

@@ -24,8 +24,8 @@ from iosched.models.model import Model
 from iosched.runtime import hazards
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge

@@ -12,7 +12,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.plan import ExecutionPlan, MemorySpace, View
 from iosched.runtime.reference import Reference
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

@@ -31,8 +31,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.ray.actor import WorkerActor
 from iosched.jobs.pool.ray.places import CPU_RESOURCE, ClusterNode, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.ray_transport import Setup, encoded
 from iosched.jobs.pool.ray.reach import check, known_address, patiently, reason, unreached
-from iosched.jobs.pool.ray.transport import Setup, encoded
 from iosched.jobs.pool.transport import Event, Lost, Place, Send, Start
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -14,7 +14,6 @@ from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import LAUNCH_CONSTANTS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.imported_stages import NO_PROFILE, FindImported, ImportedProfile, find_nothing
 from iosched.profiler.devices.kind import DeviceKind
@@ -27,6 +26,7 @@ from iosched.profiler.devices.open_settings import (
     refuse_for_attached_gpus,
     refuse_throughput,
 )
+from iosched.profiler.devices.profiled_device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo

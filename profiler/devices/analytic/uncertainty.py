@@ -20,8 +20,8 @@ from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import LEAST_NODE_US, MOST_NODE_US, Known, known_by
 from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one

@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.calibration_kernel import (
     CALIBRATION,
@@ -23,6 +22,7 @@ from iosched.profiler.devices.cpu.calibration_kernel import (
     slowness_now,
 )
 from iosched.profiler.devices.cpu.divisions import DivisionChoice, GroupTime
+from iosched.profiler.devices.measured_costs import known_us
 from iosched.profiler.devices.throughput import idle_share
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle

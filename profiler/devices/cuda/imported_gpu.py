@@ -18,8 +18,8 @@ from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel, is_supported
-from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, layout_by_choice
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy

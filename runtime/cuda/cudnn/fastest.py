@@ -22,8 +22,9 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.graph import load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.cuda.cudnn.guess import CudnnPlanGuess
+from iosched.runtime.cuda.cudnn.plan_timing import CudnnPlanTimer
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -32,7 +33,6 @@ from iosched.runtime.cuda.cudnn.plans import (
     load_cudnn_plan,
     rebuild_cudnn_plan,
 )
-from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.failures import kept_if_lost, translated
 from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error

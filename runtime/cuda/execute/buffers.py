@@ -28,7 +28,7 @@ from iosched.runtime.cuda.execute.launches import Launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import synchronized_on_error
 from iosched.runtime.cuda.kernels.reduce import Reduce
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask, View
 
 

@@ -21,7 +21,7 @@ from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
 from iosched.runtime.hazards import happens_before
 from iosched.runtime.plan import PlanTask, View

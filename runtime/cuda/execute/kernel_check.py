@@ -15,7 +15,7 @@ from iosched.runtime.cuda.execute.launches import Prepared, cudnn_launch, source
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import MemorySpace, PlanTask, View
 

@@ -8,7 +8,7 @@ from typing import Any
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
 from iosched.runtime.plan import PlanTask, View
 

@@ -12,7 +12,14 @@ import onnx
 
 from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.cudnn.graph import Epilogue, StridedShape, add_tensor, convolve, vector_shape, write_tensor
+from iosched.runtime.cuda.cudnn.cudnn_graph import (
+    Epilogue,
+    StridedShape,
+    add_tensor,
+    convolve,
+    vector_shape,
+    write_tensor,
+)
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul

@@ -17,7 +17,7 @@ from iosched.runtime.cuda.cudnn.chooser import Choices, CudnnPlanCandidate, cand
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 VARIANTS = 3
 GAIN = 0.97

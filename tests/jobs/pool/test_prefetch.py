@@ -19,7 +19,7 @@ from iosched.jobs.pool.messages import (
     ToldMessage,
 )
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
-from iosched.jobs.ranking.task import COST, Cost
+from iosched.jobs.ranking.rank_task import COST, Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.scheduler.schedule import Stage

@@ -44,7 +44,7 @@ from iosched.jobs.pool.messages import (
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.ranking.model_cost import model_cost
-from iosched.jobs.ranking.task import COST, SIMULATION, Cost
+from iosched.jobs.ranking.rank_task import COST, SIMULATION, Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceLostError, ExecutionError, InvalidModelError, PlanError, UsageError
 from iosched.models.load import load_model

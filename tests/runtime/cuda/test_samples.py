@@ -14,7 +14,7 @@ from iosched.models.model import Model
 from iosched.runtime.cuda import kernels
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.plan import PlanTask
 from iosched.scheduler.baselines import greedy, sequential

@@ -19,7 +19,7 @@ from iosched.profiler.devices.analytic.uncertainty import (
     deviation,
     weights,
 )
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 
 KINDS: tuple[PartKind, ...] = ("convolution", "product", "elementwise", "depthwise", "launches", "side_by_side")

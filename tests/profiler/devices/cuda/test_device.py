@@ -30,7 +30,7 @@ from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.trials import PartTimer
+from iosched.runtime.cuda.part_timer import PartTimer
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule

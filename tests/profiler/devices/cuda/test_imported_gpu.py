@@ -33,7 +33,7 @@ from iosched.profiler.store.database import ProfileDatabase, export_lines, impor
 from iosched.profiler.store.tables import ChoiceRow, Row, StageRow
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key, layout_key
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName

@@ -15,8 +15,8 @@ from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, copied_in, 
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
 from iosched.runtime.cuda.kernel import H100, CudnnKernel, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import PrecisionName

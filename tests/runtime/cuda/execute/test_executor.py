@@ -22,8 +22,8 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower, lower_stage
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy, sequential

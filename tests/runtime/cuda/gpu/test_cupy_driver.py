@@ -43,7 +43,7 @@ from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Gpu, Pointer, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential

@@ -21,8 +21,8 @@ from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.product import MatMul, lower_product
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import RELU, Activation
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy

@@ -25,9 +25,9 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.lower.placement import place_calls
-from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View

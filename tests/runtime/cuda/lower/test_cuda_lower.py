@@ -22,9 +22,9 @@ from iosched.models.model import Model
 from iosched.models.zoo.light import NAMES
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower import plan as plan_module
-from iosched.runtime.cuda.lower.network import LoweredModel, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower import lowering as plan_module
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask

@@ -23,8 +23,8 @@ from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, fusion_key
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs

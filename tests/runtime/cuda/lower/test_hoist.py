@@ -21,10 +21,10 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.elementwise import Unary
-from iosched.runtime.cuda.lower import network as network_module
+from iosched.runtime.cuda.lower import lowered_model as network_module
 from iosched.runtime.cuda.lower.hoist import hoisted, is_relu
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential

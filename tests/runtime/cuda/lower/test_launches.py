@@ -11,10 +11,10 @@ from small_models import separable_operators
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower import network as network_module
+from iosched.runtime.cuda.lower import lowered_model as network_module
 from iosched.runtime.cuda.lower.hoist import is_relu
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.scheduler.baselines import sequential
 
 _REPORT = Path(__file__).parents[4] / "benchmarks" / "reports" / "cuda-kernels.md"

@@ -17,7 +17,7 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import InterleavedLatencies, LayoutChoice, layout_by_choice, layout_key
 from iosched.runtime.cuda.samples import sample
 from iosched.runtime.inputs import random_inputs

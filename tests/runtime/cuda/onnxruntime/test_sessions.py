@@ -21,8 +21,8 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision, SessionKernel
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.onnxruntime import provider as module
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, Sessions, Tensor, described

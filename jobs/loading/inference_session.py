@@ -14,7 +14,7 @@ import onnx
 from onnx import TypeProto
 
 from iosched.jobs.loading.batches import LoadedBatches, load_any
-from iosched.jobs.loading.model import LoadedModel
+from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.models.errors import DeviceError, InvalidModelError, UsageError
 from iosched.models.metadata import SCHEDULE_KEY, SCHEDULES_KEY
 from iosched.models.shapes.inference import type_text

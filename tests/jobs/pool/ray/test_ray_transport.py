@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.pool.ray import transport
+from iosched.jobs.pool.ray import ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster, RunningCluster
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.ray.reach import ClusterUnreachableError, reason, unreached
-from iosched.jobs.pool.ray.transport import RayTransport
 from iosched.jobs.pool.transport import Places, Stop, Unreached
 from iosched.models.errors import DeviceError, UsageError
 
@@ -21,7 +21,7 @@ NOWHERE = RunningCluster("127.0.0.1:9")
 
 
 def test_without_ray_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_transport, "find_spec", lambda name: None)
     with pytest.raises(DeviceError, match=r"Ray, .*: pip install '\.\[fleet\]'"):
         RayTransport(NOWHERE)
 

@@ -17,7 +17,7 @@ from iosched.runtime.cpu import library
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.native import NativeExecutor, NativeKernel
 from iosched.runtime.openvino import library as openvino
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 from iosched.runtime.reference import SelfCheck, agrees_with_onnxruntime
 from iosched.scheduler.baselines import greedy, sequential
 

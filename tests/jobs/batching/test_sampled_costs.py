@@ -8,7 +8,7 @@ from batches import variants
 from onnx import helper
 from small_models import data, weight
 
-from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.models.batching.operator_batch import ensemble_of
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.load import load_model

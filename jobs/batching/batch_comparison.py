@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import cast
 
-from iosched.jobs.batching.baselines import Method, predicted_us
+from iosched.jobs.batching.batch_baselines import Method, predicted_us
 from iosched.jobs.decision import decide
 from iosched.jobs.observer import Interrupt
 from iosched.jobs.row import Row
@@ -16,7 +16,7 @@ from iosched.jobs.time_budget import OPENED, TimeBudget
 from iosched.models.composition.compose import MemoryUse
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import AttachedModel, Running
+from iosched.profiler.devices.profiled_device import AttachedModel, Running
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 from iosched.runtime.device import Device

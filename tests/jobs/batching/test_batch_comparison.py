@@ -13,9 +13,9 @@ import pytest
 from scripted import NEEDS_OPENVINO
 from small_models import chains
 
-from iosched.jobs.batching import baselines as methods_
-from iosched.jobs.batching import comparison
-from iosched.jobs.batching.baselines import (
+from iosched.jobs.batching import batch_baselines as methods_
+from iosched.jobs.batching import batch_comparison
+from iosched.jobs.batching.batch_baselines import (
     Method,
     OpenComposition,
     batched_methods,
@@ -23,9 +23,9 @@ from iosched.jobs.batching.baselines import (
     packed_methods,
     serial_methods,
 )
-from iosched.jobs.batching.comparison import BatchComparison, compare_methods, document_of, predict_methods
+from iosched.jobs.batching.batch_comparison import BatchComparison, compare_methods, document_of, predict_methods
+from iosched.jobs.batching.clusters import composed
 from iosched.jobs.batching.member_checks import check_members
-from iosched.jobs.batching.plan import composed
 from iosched.jobs.open_model import opened
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor
@@ -276,4 +276,4 @@ def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
 
 
 def test_every_row_has_words() -> None:
-    assert comparison.WORDS.keys() == set(comparison.ROW_NAMES)
+    assert batch_comparison.WORDS.keys() == set(batch_comparison.ROW_NAMES)

@@ -8,7 +8,7 @@ import pytest
 from small_models import branches
 from variants import renamed, retrained, shuffled
 
-from iosched.jobs.difference.schedules import compare_schedules
+from iosched.jobs.difference.schedule_difference import compare_schedules
 from iosched.jobs.schedule_file import document_from
 from iosched.models.errors import MismatchError, UsageError
 from iosched.models.load import load_model

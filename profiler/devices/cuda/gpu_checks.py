@@ -18,7 +18,7 @@ from iosched.runtime.compare import rtol_of
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.plan import PlanTask

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from iosched.jobs.exploring.front import Point, best_first, ranks
 from iosched.jobs.exploring.objectives import Card
+from iosched.jobs.exploring.pareto_front import Point, best_first, ranks
 from iosched.models.graph import Scalar
 from iosched.models.model import Model
 from iosched.scheduler.document import ScheduleDocument

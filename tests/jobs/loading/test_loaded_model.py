@@ -25,7 +25,7 @@ from iosched.models.errors import InvalidModelError, InvalidScheduleError, Usage
 from iosched.models.load import load_model
 from iosched.runtime.cpu import backend
 from iosched.runtime.executor import Executor
-from iosched.runtime.openvino import model as openvino_model
+from iosched.runtime.openvino import openvino_model as openvino_model
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
 

@@ -19,8 +19,8 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.lanes import Lanes
-from iosched.runtime.cuda.lower.network import LoweredModel
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import Sessions
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Stage, Strategy

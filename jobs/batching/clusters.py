@@ -12,8 +12,8 @@ from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, MemoryUse, compose, footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import ProfiledDevice
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, OpenSettings
+from iosched.profiler.devices.profiled_device import ProfiledDevice
 from iosched.profiler.devices.resolve import check_name, resolve
 from iosched.runtime.device import Device
 from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters, similarities

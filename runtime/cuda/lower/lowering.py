@@ -17,7 +17,7 @@ from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.network import LoweredModel
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement

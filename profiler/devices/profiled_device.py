@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.baselines.openvino import OpenvinoBaseline
-    from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
+    from iosched.profiler.devices.measured_costs import MeasuredCosts, StageCosts
     from iosched.profiler.devices.open_settings import OpenSettings
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.measuring.interleaved_models import Budget, TakeRound

@@ -15,10 +15,10 @@ from small_models import branches
 from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
-from iosched.profiler.devices.cuda import checks as checks_module
 from iosched.profiler.devices.cuda import device as about_module
-from iosched.profiler.devices.cuda.checks import cuda_checks
+from iosched.profiler.devices.cuda import gpu_checks as checks_module
 from iosched.profiler.devices.cuda.device import CudaDevice, about
+from iosched.profiler.devices.cuda.gpu_checks import cuda_checks
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudaCall, Gpu
 from iosched.runtime.cuda.kernels.add import AddN

@@ -20,8 +20,8 @@ from iosched.models.model import Model
 from iosched.runtime.compare import compare
 from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.openvino import model as openvino_model
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino import openvino_model as openvino_model
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 from iosched.runtime.reference import Reference
 
 pytestmark = NEEDS_OPENVINO

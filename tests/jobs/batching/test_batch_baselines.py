@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 from small_models import data, proto_of, weight
 
-from iosched.jobs.batching.baselines import OpenComposition, mixed_schedules
+from iosched.jobs.batching.batch_baselines import OpenComposition, mixed_schedules
 from iosched.jobs.open_model import opened
 from iosched.jobs.schedules import schedule_by
 from iosched.models.batching.rewrite import batched
@@ -18,8 +18,8 @@ from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, Way
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler.document import check_operators
 

@@ -17,7 +17,7 @@ from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES, OnnxruntimeBaseline
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import OpenModel, Running, Way, attached
+from iosched.profiler.devices.profiled_device import OpenModel, Running, Way, attached
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs

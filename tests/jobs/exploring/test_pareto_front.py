@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.exploring.front import Point, best_first, crowding, dominates, ranks
+from iosched.jobs.exploring.pareto_front import Point, best_first, crowding, dominates, ranks
 
 POINTS = st.integers(1, 3).flatmap(
     lambda count: st.lists(
