@@ -49,7 +49,7 @@ from testbed import RESULTS, interval_text, known_results, print_table, read_opt
 from iosched import Model, load_model
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
 from iosched.jobs.batching.batch_baselines import OpenComposition, packed_schedule
-from iosched.jobs.batching.clusters import Cluster, composed
+from iosched.jobs.batching.model_clusters import Cluster, composed
 from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.jobs.schedules import priced
 from iosched.models import zoo

@@ -49,7 +49,7 @@ from iosched.scheduler.batching.policy_names import POLICY_NAMES
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.batch_comparison import MemberResult
-    from iosched.jobs.batching.clusters import BatchSettings, ClusterEstimate
+    from iosched.jobs.batching.model_clusters import BatchSettings, ClusterEstimate
     from iosched.jobs.row import Row
     from iosched.models.model import Model
     from iosched.scheduler.batching.policy_names import PolicyName
@@ -108,7 +108,7 @@ def _settings(
     skip_broken: bool,
     searched: SearchOptions,
 ) -> BatchSettings:
-    from iosched.jobs.batching.clusters import BatchSettings
+    from iosched.jobs.batching.model_clusters import BatchSettings
     from iosched.profiler.devices.resolve import check_name
 
     check_name(device)
@@ -253,7 +253,7 @@ def command(
 
 
 def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
-    from iosched.jobs.batching.clusters import estimate
+    from iosched.jobs.batching.model_clusters import estimate
 
     found = estimate(models, settings)
     if as_json:

@@ -28,8 +28,8 @@ from iosched.jobs.batching.batch_comparison import (
     document_of,
     predict_methods,
 )
-from iosched.jobs.batching.clusters import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
 from iosched.jobs.batching.member_checks import check_members
+from iosched.jobs.batching.model_clusters import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
 from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database

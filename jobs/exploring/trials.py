@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosched.jobs.batching.clusters import composed
+from iosched.jobs.batching.model_clusters import composed
 from iosched.jobs.exploring.explore_result import Feedback, Latency
 from iosched.jobs.exploring.explore_settings import ExploreSettings, ParsedSettings
 from iosched.jobs.exploring.objectives import LATENCY, Constraint

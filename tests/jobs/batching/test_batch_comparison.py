@@ -24,8 +24,8 @@ from iosched.jobs.batching.batch_baselines import (
     serial_methods,
 )
 from iosched.jobs.batching.batch_comparison import BatchComparison, compare_methods, document_of, predict_methods
-from iosched.jobs.batching.clusters import composed
 from iosched.jobs.batching.member_checks import check_members
+from iosched.jobs.batching.model_clusters import composed
 from iosched.jobs.open_model import opened
 from iosched.jobs.row import Row
 from iosched.jobs.run import open_executor

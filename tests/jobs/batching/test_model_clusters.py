@@ -8,7 +8,7 @@ from onnx import helper
 from small_models import data, proto_of, weight
 from variants import retrained
 
-from iosched.jobs.batching.clusters import BatchSettings, clusters_of, composed, planned_clusters
+from iosched.jobs.batching.model_clusters import BatchSettings, clusters_of, composed, planned_clusters
 from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
