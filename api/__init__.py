@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from iosched.jobs.loading.batches import LoadedBatches as LoadedBatches
     from iosched.jobs.loading.batches import load_any as load_any
     from iosched.jobs.loading.batches import load_batches as load_batches
-    from iosched.jobs.loading.model import LoadedModel as LoadedModel
-    from iosched.jobs.loading.model import load as load
-    from iosched.jobs.loading.session import InferenceSession as InferenceSession
+    from iosched.jobs.loading.inference_session import InferenceSession as InferenceSession
+    from iosched.jobs.loading.loaded_model import LoadedModel as LoadedModel
+    from iosched.jobs.loading.loaded_model import load as load
     from iosched.jobs.matrix import MatrixResult as MatrixResult
     from iosched.jobs.matrix import MatrixSettings as MatrixSettings
     from iosched.jobs.matrix import matrix as matrix
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from iosched.models.model import Model as Model
     from iosched.models.mutation.edit import Edit as Edit
     from iosched.models.mutation.edit import Question as Question
-    from iosched.models.mutation.graph import GraphView as GraphView
-    from iosched.models.mutation.graph import Node as Node
+    from iosched.models.mutation.graph_view import GraphView as GraphView
+    from iosched.models.mutation.graph_view import Node as Node
     from iosched.models.mutation.mutator import InputMutator as InputMutator
     from iosched.models.mutation.mutator import InsertingMutator as InsertingMutator
     from iosched.models.mutation.mutator import Layer as Layer
@@ -118,8 +118,8 @@ _HOME = {
     "ExploreResult": "iosched.jobs.explore",
     "ExploreSettings": "iosched.jobs.explore",
     "ExportResult": "iosched.jobs.export",
-    "GraphView": "iosched.models.mutation.graph",
-    "InferenceSession": "iosched.jobs.loading.session",
+    "GraphView": "iosched.models.mutation.graph_view",
+    "InferenceSession": "iosched.jobs.loading.inference_session",
     "InputMutator": "iosched.models.mutation.mutator",
     "InsertingMutator": "iosched.models.mutation.mutator",
     "InvalidModelError": "iosched.models.errors",
@@ -127,13 +127,13 @@ _HOME = {
     "IoschedError": "iosched.models.errors",
     "Layer": "iosched.models.mutation.mutator",
     "LoadedBatches": "iosched.jobs.loading.batches",
-    "LoadedModel": "iosched.jobs.loading.model",
+    "LoadedModel": "iosched.jobs.loading.loaded_model",
     "MatrixResult": "iosched.jobs.matrix",
     "MatrixSettings": "iosched.jobs.matrix",
     "MismatchError": "iosched.models.errors",
     "Model": "iosched.models.model",
     "Mutator": "iosched.models.mutation.mutator",
-    "Node": "iosched.models.mutation.graph",
+    "Node": "iosched.models.mutation.graph_view",
     "Operator": "iosched.models.graph",
     "OperatorBounds": "iosched.scheduler.cost",
     "OperatorKeys": "iosched.scheduler.cost",
@@ -171,7 +171,7 @@ _HOME = {
     "find_space": "iosched.models.spaces.space",
     "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.mutator",
-    "load": "iosched.jobs.loading.model",
+    "load": "iosched.jobs.loading.loaded_model",
     "load_any": "iosched.jobs.loading.batches",
     "load_batches": "iosched.jobs.loading.batches",
     "load_model": "iosched.models.load",

@@ -24,14 +24,14 @@ from testbed import chart, gpu_spec, read_options, write_results, zoo_model
 
 from iosched import ComputationGraph, Schedule, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES, LaunchConstants
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.strategies import merge_classes
 
 FITTED = ("kernel_us", "issue_us", "fork_us", "tuned", "window", "interference")
 PARTS = frozenset({"tuned", "interference"})
 # Where every fit starts: round guesses, made without the networks.
-START = replace(CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5)
+START = replace(STREAM_LAUNCHES, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5)
 STEPS = 30
 TRIES = 6  # of a step, each shorter
 WIDTH = 0.02  # of differences
@@ -47,14 +47,14 @@ def graph_of(network: str, batch: int = 1) -> ComputationGraph:
     return zoo_model(network, batch).graph
 
 
-def cost_of(network: str, calibration: Calibration, device: str = "v100", batch: int = 1) -> AnalyticCost:
-    return AnalyticCost(graph_of(network, batch), gpu_spec(device), calibration=calibration)
+def cost_of(network: str, launches: LaunchConstants, device: str = "v100", batch: int = 1) -> AnalyticCost:
+    return AnalyticCost(graph_of(network, batch), gpu_spec(device), launches=launches)
 
 
 @cache
-def schedules(network: str, calibration: Calibration, device: str = "v100") -> Schedules:
+def schedules(network: str, launches: LaunchConstants, device: str = "v100") -> Schedules:
     """The baselines, and what the search finds under these constants."""
-    graph, cost = graph_of(network), cost_of(network, calibration, device)
+    graph, cost = graph_of(network), cost_of(network, launches, device)
     found = {"sequential": sequential(graph), "greedy": greedy(graph)}
     found["concurrent"] = search(graph, cost, strategy="concurrent").schedule
     merges = bool(merge_classes(graph, [operator.name for operator in graph.operators]))
@@ -63,8 +63,8 @@ def schedules(network: str, calibration: Calibration, device: str = "v100") -> S
     return found
 
 
-def predicted_ms(network: str, calibration: Calibration, found: Schedules, device: str = "v100") -> Cells:
-    cost = cost_of(network, calibration, device)
+def predicted_ms(network: str, launches: LaunchConstants, found: Schedules, device: str = "v100") -> Cells:
+    cost = cost_of(network, launches, device)
     return {name: cost.schedule_latency_us(found[name]) / 1000 for name in STRATEGIES}
 
 
@@ -72,26 +72,26 @@ def published_ms(network: str) -> Cells:
     return dict(zip(STRATEGIES, V100_MS[network], strict=True))
 
 
-def errors(networks: Sequence[str], calibration: Calibration, found: Mapping[str, Schedules]) -> Floats:
+def errors(networks: Sequence[str], launches: LaunchConstants, found: Mapping[str, Schedules]) -> Floats:
     """Logarithms of predicted / published, of latencies and of speed-ups over sequential alike."""
     logarithms: list[float] = []
     for network in networks:
-        predicted, published = predicted_ms(network, calibration, found[network]), published_ms(network)
+        predicted, published = predicted_ms(network, launches, found[network]), published_ms(network)
         off = [math.log(predicted[name] / published[name]) for name in STRATEGIES]
         logarithms += [*off, *(error - off[0] for error in off[1:])]
     return np.array(logarithms)
 
 
-def fit(networks: Sequence[str]) -> Calibration:
+def fit(networks: Sequence[str]) -> LaunchConstants:
     """Constants for `networks` alone: schedules are searched under the constants, constants fitted to the schedules."""
-    calibration = START
+    launches = START
     for _ in range(ROUNDS):
-        found = {network: schedules(network, calibration) for network in networks}
-        calibration = descend(calibration, lambda trial, found=found: errors(networks, trial, found))
-    return calibration
+        found = {network: schedules(network, launches) for network in networks}
+        launches = descend(launches, lambda trial, found=found: errors(networks, trial, found))
+    return launches
 
 
-def descend(start: Calibration, off_at: Callable[[Calibration], Floats]) -> Calibration:
+def descend(start: LaunchConstants, off_at: Callable[[LaunchConstants], Floats]) -> LaunchConstants:
     """Damped Gauss-Newton steps on the logarithms of the constants, until the sum of squares falls no more."""
     best, off, damping = start, off_at(start), 0.01
     for _ in range(STEPS):
@@ -115,12 +115,12 @@ def descend(start: Calibration, off_at: Callable[[Calibration], Floats]) -> Cali
     return best
 
 
-def scaled(calibration: Calibration, logarithms: Mapping[str, float]) -> Calibration:
+def scaled(launches: LaunchConstants, logarithms: Mapping[str, float]) -> LaunchConstants:
     """With constants multiplied by the exponentials of these; those that are parts of a whole stay below 1."""
-    values = {name: getattr(calibration, name) * math.exp(value) for name, value in logarithms.items()}
+    values = {name: getattr(launches, name) * math.exp(value) for name, value in logarithms.items()}
     for name in PARTS & values.keys():
         values[name] = min(values[name], 1.0)
-    return replace(calibration, **values)
+    return replace(launches, **values)
 
 
 def kendall(one: Sequence[float], two: Sequence[float]) -> float:
@@ -141,10 +141,10 @@ def agreement(predicted: Iterable[float], published: Iterable[float]) -> dict[st
     }
 
 
-def table(calibrations: Mapping[str, Calibration]) -> dict[str, object]:
+def table(launches_of: Mapping[str, LaunchConstants]) -> dict[str, object]:
     """Every network under the constants given for it, against the published V100 table."""
     cells = {
-        network: predicted_ms(network, calibrations[network], schedules(network, calibrations[network]))
+        network: predicted_ms(network, launches_of[network], schedules(network, launches_of[network]))
         for network in V100_MS
     }
     flat = [cells[network][name] for network in V100_MS for name in STRATEGIES]
@@ -164,12 +164,12 @@ def batch_sizes() -> dict[str, object]:
     found: dict[int, Schedule] = {}
     rows: dict[int, tuple[float, float]] = {}
     for batch in BATCH_MS:
-        cost = cost_of("inception_v3", CALIBRATION, batch=batch)
+        cost = cost_of("inception_v3", STREAM_LAUNCHES, batch=batch)
         found[batch] = search(cost.graph, cost).schedule
         plain = cost.schedule_latency_us(sequential(cost.graph))
         rows[batch] = plain / 1000, cost.schedule_latency_us(found[batch]) / 1000
     cross = {
-        (run, made): cost_of("inception_v3", CALIBRATION, batch=run).schedule_latency_us(found[made]) / 1000
+        (run, made): cost_of("inception_v3", STREAM_LAUNCHES, batch=run).schedule_latency_us(found[made]) / 1000
         for run, made in BATCH_CROSS_MS
     }
     return {
@@ -187,7 +187,7 @@ def batch_sizes() -> dict[str, object]:
 def devices() -> dict[str, object]:
     """Inception V3 on a K80 and a V100 with either's schedule; nothing refitted."""
     graph = graph_of("inception_v3")
-    costs = {name: cost_of("inception_v3", CALIBRATION, device=name) for name in ("k80", "v100")}
+    costs = {name: cost_of("inception_v3", STREAM_LAUNCHES, device=name) for name in ("k80", "v100")}
     found = {name: search(graph, cost).schedule for name, cost in costs.items()}
     cross = {key: costs[key[0]].schedule_latency_us(found[key[1]]) / 1000 for key in DEVICE_CROSS_MS}
     return {
@@ -203,7 +203,7 @@ def searches() -> dict[str, object]:
     for network in V100_MS:
         graph = graph_of(network)
         started = time.perf_counter()
-        found = search(graph, cost_of(network, CALIBRATION))
+        found = search(graph, cost_of(network, STREAM_LAUNCHES))
         rows[network] = {
             "stages": found.stages,
             "evaluations": found.measured,
@@ -215,7 +215,7 @@ def searches() -> dict[str, object]:
 
 
 def evaluations_per_second() -> int:
-    cost, stages = cost_of("nasnet_a", CALIBRATION), list(schedules("nasnet_a", CALIBRATION)["both"].stages)
+    cost, stages = cost_of("nasnet_a", STREAM_LAUNCHES), list(schedules("nasnet_a", STREAM_LAUNCHES)["both"].stages)
     started = time.perf_counter()
     for _ in range(100):
         for stage in stages:
@@ -254,8 +254,8 @@ def _draw(record: Mapping[str, Any], axes: Any) -> None:
     axes.legend(fontsize=8, ncols=2, loc="upper left")
 
 
-def rounded(calibration: Calibration) -> dict[str, float]:
-    return {name: float(f"{value:.3g}") for name, value in asdict(calibration).items()}
+def rounded(launches: LaunchConstants) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in asdict(launches).items()}
 
 
 def main() -> None:
@@ -264,10 +264,10 @@ def main() -> None:
     networks = tuple(V100_MS)
     held_out = {network: fit([other for other in networks if other != network]) for network in networks}
     record: dict[str, object] = {
-        "constants": rounded(CALIBRATION),
+        "constants": rounded(STREAM_LAUNCHES),
         "refitted": rounded(fit(networks)),
         "published_ms": {network: published_ms(network) for network in networks},
-        "packaged": table(dict.fromkeys(networks, CALIBRATION)),
+        "packaged": table(dict.fromkeys(networks, STREAM_LAUNCHES)),
         "leave_one_out": {
             **table(held_out), "constants": {network: rounded(found) for network, found in held_out.items()}
         },

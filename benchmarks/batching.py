@@ -48,16 +48,16 @@ from testbed import RESULTS, interval_text, known_results, print_table, read_opt
 
 from iosched import Model, load_model
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
-from iosched.jobs.batching.baselines import OpenComposition, packed_schedule
-from iosched.jobs.batching.costs import SampledCosts
-from iosched.jobs.batching.plan import Cluster, composed
+from iosched.jobs.batching.batch_baselines import OpenComposition, packed_schedule
+from iosched.jobs.batching.model_clusters import Cluster, composed
+from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
 from iosched.models.batching.rewrite import weightless
 from iosched.models.zoo.mnasnet import sampled
 from iosched.profiler.devices.analytic.kernels import kernels_of
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import summarize

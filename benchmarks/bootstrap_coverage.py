@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from testbed import read_options
 
-from iosched.profiler.measuring.bootstrap import ratio_interval
+from iosched.jobs.difference.results import ratio_interval
 
 COUNTS = (6, 10, 30, 50)
 SPREAD = 0.1

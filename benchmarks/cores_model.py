@@ -20,7 +20,7 @@ from math import prod
 
 from iosched.profiler.devices.cpu.divisions import GroupTime, Lanes, likely_divisions
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.calls import Call, stage_calls
+from iosched.runtime.cpu.calls import NodeCall, stage_calls
 from iosched.runtime.cpu.kernel_graph import KernelGraph, node_work_us
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.scheduler.schedule import Division, Schedule, Stage
@@ -50,14 +50,14 @@ def largest_parts(backend: CpuBackend, cores: int) -> dict[str, tuple[float, ...
     return found
 
 
-def _largest(kernels: KernelGraph, calls: Sequence[Call], cores: int) -> float:
+def _largest(kernels: KernelGraph, calls: Sequence[NodeCall], cores: int) -> float:
     busy = [0.0] * cores
     for call in calls:
         busy[call.lane] += _part(kernels, call)
     return min(max(busy), 1.0)
 
 
-def _part(kernels: KernelGraph, call: Call) -> float:
+def _part(kernels: KernelGraph, call: NodeCall) -> float:
     """The part of its node's work that a call does: that of the weights, results or operands of which it has least."""
     if call.share is None:
         return 1.0

@@ -48,8 +48,8 @@ from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.editable_graph import EditableGraph
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile

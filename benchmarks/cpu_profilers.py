@@ -30,7 +30,7 @@ from iosched.runtime.cpu.ownership import owner_of, tensor_owners
 from iosched.runtime.cpu.python_executor import open_program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
 from iosched.runtime.reference import Reference, ReferenceSettings, bound_source
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
@@ -368,9 +368,9 @@ def _sample_feeds(session: Any) -> dict[str, np.ndarray]:
 def empty_call_us(cpus: Sequence[int]) -> float:
     """What a task takes in which next to nothing is computed: the call of a session."""
     views = [View(f"t{index}", "float32", (1, 16), 0, 64) for index in range(EMPTY_CALLS + 1)]
-    tasks = tuple(Task(f"call {i}", 0, (views[i],), (views[i + 1],)) for i in range(EMPTY_CALLS))
-    spaces = {0: Space.INPUT, EMPTY_CALLS: Space.OUTPUT}
-    buffers = tuple(Buffer(v.buffer, spaces.get(i, Space.ARENA), 64, 64 * i) for i, v in enumerate(views))
+    tasks = tuple(PlanTask(f"call {i}", 0, (views[i],), (views[i + 1],)) for i in range(EMPTY_CALLS))
+    spaces = {0: MemorySpace.INPUT, EMPTY_CALLS: MemorySpace.OUTPUT}
+    buffers = tuple(Buffer(v.buffer, spaces.get(i, MemorySpace.ARENA), 64, 64 * i) for i, v in enumerate(views))
     plan = ExecutionPlan((tasks,), buffers, 64 * len(views), outputs=(views[-1],))
     program = Program(lambda: chain(1, ("Neg",), (1, 16)), ("t0",), ("t1",))
     with NativeExecutor(CheckedPlan(plan), [program], cpus=cpus) as executor:

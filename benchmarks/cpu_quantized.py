@@ -30,7 +30,7 @@ from iosched.models.zoo.light import light_model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import sequential
 

@@ -35,7 +35,7 @@ from testbed import print_table, read_options, write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
-from iosched.runtime.cuda.cudnn.graph import GpuDescription, is_aligned, load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import GpuDescription, is_aligned, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -46,8 +46,8 @@ from iosched.runtime.cuda.cudnn.plans import (
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.product import Dense, MatMul
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
@@ -252,7 +252,7 @@ def _stored(options: Namespace, device: GpuDescription) -> list[dict[str, Any]]:
     for name in options.networks or names():
         model = network_of(name)
         for precision in options.precisions:
-            lowering = lower(Network(model, *preferred(precision, gpu), gpu=gpu), sequential(model.graph))
+            lowering = lower(LoweredModel(model, *preferred(precision, gpu), gpu=gpu), sequential(model.graph))
             cells = _stored_cells(list(dict.fromkeys(graphs_of(lowering))), device)
             rows.append(dict(zip(titles, (name, precision, *cells), strict=True)))
     print_table(titles, [list(row.values()) for row in rows])

@@ -34,15 +34,15 @@ from iosched import Model, Stage, Strategy, load_model
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import build, names
 from iosched.models.zoo.light import NAMES, light_model
+from iosched.runtime.cuda.cudnn.cudnn_graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MAX_WORKSPACE_NBYTES
-from iosched.runtime.cuda.cudnn.graph import GpuDescription, load_cudnn
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, is_generic
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
 from iosched.runtime.cuda.kernel import CudnnKernel, Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import PRECISIONS, precision_named
@@ -102,7 +102,7 @@ def preferred(precision: str, gpu: Gpu) -> tuple[Precision, Layout]:
 
 def all_graphs(model: Model, precision: Precision, layout: Layout, gpu: Gpu) -> dict[Graph, bool]:
     """Every different graph of the model under any schedule, and whether it is of merged convolutions."""
-    network = Network(model, precision, layout, gpu=gpu)
+    network = LoweredModel(model, precision, layout, gpu=gpu)
     found = dict.fromkeys(graphs_of(lower(network, sequential(model.graph))), False)
     for members in merge_classes(model.graph, model.graph.by_name):
         lowering = lower_stage(network, Stage(Strategy.MERGE, tuple((name,) for name in members)))

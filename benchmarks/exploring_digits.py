@@ -19,7 +19,7 @@ from typing import Any
 from testbed import print_table, read_options, write_results
 
 from iosched.jobs.explore import study_in
-from iosched.jobs.exploring.result import StudyHistory
+from iosched.jobs.exploring.explore_result import StudyHistory
 
 Trial = Mapping[str, Any]
 """A trial as `trials_of` says it."""

@@ -43,9 +43,9 @@ from testbed import put_between, range_text, read_options
 from iosched import ExecutionError, Model
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched
 from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.ray import transport as ray_transport
+from iosched.jobs.pool.ray import ray_transport as ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.task import Pending, Task
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase

@@ -39,7 +39,7 @@ from iosched.jobs.pool.messages import Call, Known, Measured, Questions, SentMod
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import StageRow
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 
 PUBLISHED = {1: (233, 83.43), 2: (219, 44.85), 3: (236, 32.7), 4: (226, 26.36)}
 """Table 5: by nodes, how many individuals were evaluated, and in how many hours."""
@@ -206,7 +206,7 @@ def message_sizes() -> list[dict[str, Any]]:
     model = zoo_model("squeezenet")
     sent = SentModel(model.digest, model.digest, model.digest, model.name, 1, {"input": (1, 3, 224, 224)})
     names = [operator.name for operator in model.graph.operators]
-    asked = tuple(Question(Stage(Strategy.CONCURRENT, ((one,), (other,)))) for one, other in pairwise(names))
+    asked = tuple(CostQuestion(Stage(Strategy.CONCURRENT, ((one,), (other,)))) for one, other in pairwise(names))
     versions = {"onnxruntime": "1.23.0"}
     key = device_key("cpu", "a processor with a long name", precision="float32", threads=8, versions=versions)
     when = datetime(2026, 1, 1, tzinfo=UTC)

@@ -43,9 +43,9 @@ from testbed import put_between, range_text, read_options
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
-from iosched.jobs.pool.ray import transport as ray_transport
+from iosched.jobs.pool.ray import ray_transport as ray_transport
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.task import Pending, Task
 from iosched.jobs.pool.transport import Command, Event, Place, Said, Send
 

@@ -32,7 +32,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.plan import CUDA_LOWERING
+from iosched.runtime.cuda.lower.lowering import CUDA_LOWERING
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays

@@ -18,7 +18,7 @@ from iosched import IoschedError, Model, Schedule, search
 from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.gpus import GpuSpec, spec_of
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.runtime.cuda.cudnn.graph import load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 

@@ -35,7 +35,7 @@ from iosched.profiler.devices.analytic.uncertainty import (
     NORMAL,
     SHORT_US,
     SPREADS,
-    Share,
+    ErrorShare,
     Spread,
     Spreads,
     deviation,
@@ -123,13 +123,13 @@ def series_covered(known: Sequence[Series]) -> dict[str, dict[str, float]]:
 
 def covered(part: Series, found: Spread) -> dict[str, float]:
     """The part of kernels, and of sums of thirty, in intervals by these spreads."""
-    single = np.abs(part.off) <= NORMAL * deviation([Share("product", found, 1.0)])
+    single = np.abs(part.off) <= NORMAL * deviation([ErrorShare("product", found, 1.0)])
     rng, hits = np.random.default_rng(SEED), []
     measured_us = part.predicted_us * np.exp(part.off)
     for _ in range(SUMS):
         chosen, counts = np.unique(rng.choice(len(part.off), TERMS), return_counts=True)
         weights = part.predicted_us[chosen] * counts
-        shares = [Share("product", found, float(weight)) for weight in weights / weights.sum()]
+        shares = [ErrorShare("product", found, float(weight)) for weight in weights / weights.sum()]
         off = np.log(measured_us[chosen] @ counts / weights.sum())
         hits.append(abs(off) <= NORMAL * deviation(shares))
     return {"kernels": len(part.off), "single": round(float(single.mean()), 2), "sums": round(float(np.mean(hits)), 2)}

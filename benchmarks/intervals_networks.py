@@ -34,7 +34,7 @@ from testbed import gpu_spec
 from iosched import Schedule, Stage, search
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES, LaunchConstants
 from iosched.profiler.devices.analytic.uncertainty import NORMAL, AnalyticUncertainty, Spread, Spreads
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
@@ -60,7 +60,7 @@ class LeftOut:
     """A network under constants that were fitted to the others, with the schedules that these lead to."""
 
     name: str
-    constants: Calibration
+    constants: LaunchConstants
     schedules: Mapping[str, Schedule]
 
     def published_us(self, schedule: str) -> float:
@@ -87,7 +87,7 @@ def widened(value: float, n: int) -> float:
 
 def left_out(record: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[LeftOut]:
     """Every network, by the constants that `analytic.py` wrote."""
-    constants = {name: Calibration(**found) for name, found in record["constants"].items()}
+    constants = {name: LaunchConstants(**found) for name, found in record["constants"].items()}
     return [LeftOut(name, found, schedules(name, found)) for name, found in constants.items()]
 
 
@@ -101,7 +101,7 @@ def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
         for name in STRATEGIES[1:]
     ]
     pairs = [(each.constants, name) for each in networks for name in LAUNCHES]
-    launches = [log(getattr(found, name) / getattr(CALIBRATION, name)) for found, name in pairs]
+    launches = [log(getattr(found, name) / getattr(STREAM_LAUNCHES, name)) for found, name in pairs]
     return replace(
         known,
         short_by_networks=widened(_deviation(latencies), len(networks)),
@@ -203,7 +203,7 @@ def _searched(
     strategy: SearchStrategy = "both",
     pruning: Pruning = DEFAULT_PRUNING,
 ) -> Stages:
-    cost = cost_of(network, CALIBRATION, device, batch)
+    cost = cost_of(network, STREAM_LAUNCHES, device, batch)
     found = search(cost.graph, cost, strategy=strategy, pruning=pruning_of(strategy, pruning))
     return tuple(found.schedule.stages)
 
@@ -213,7 +213,7 @@ def _plain(network: str, batch: int = 1) -> Stages:
 
 
 def _known(spreads: Spreads, network: str, device: str = "v100", batch: int = 1) -> AnalyticUncertainty:
-    return AnalyticUncertainty(cost_of(network, CALIBRATION, device, batch), "streams", spreads)
+    return AnalyticUncertainty(cost_of(network, STREAM_LAUNCHES, device, batch), "streams", spreads)
 
 
 def _batch_latencies(spreads: Spreads) -> Found:

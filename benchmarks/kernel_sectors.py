@@ -39,7 +39,7 @@ from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 NETWORKS = ("inception_v3", "nasnet_a", "randwire", "squeezenet", "googlenet", "resnet50", "densenet121")
 COUNTED = (Depthwise, Pool, Reduce, Separable)
@@ -98,7 +98,7 @@ def cases(networks: Sequence[str]) -> Iterator[Case]:
 
 def cases_of(name: str) -> Iterator[Case]:
     """Of a network of the zoo, with two kernels for a separable convolution and with one."""
-    network = Network(zoo_model(name), Precision("fp32"))
+    network = LoweredModel(zoo_model(name), Precision("fp32"))
     operators = [each.name for each in network.model.graph.operators if each.type == SEPARABLE]
     seen: dict[object, Case] = {}
     uses: Counter[object] = Counter()

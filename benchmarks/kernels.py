@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from testbed import chart, gpu_spec, read_options, write_results
 
 from iosched.profiler.devices.analytic.constants import (
-    CALIBRATION,
     KERNELS,
     MEASURED,
+    STREAM_LAUNCHES,
     UNMEASURED,
     KernelConstants,
-    Measured,
+    MeasuredFractions,
 )
 from iosched.profiler.devices.analytic.work import ModelledGpu
 
@@ -56,12 +56,12 @@ class Predicted:
         return Predicted([self.rows[index] for index in kept], self.predicted_us[kept])
 
 
-AS_CHOSEN = replace(CALIBRATION, kernel_us=0.0, tuned=1.0)  # no launch, and the libraries' choice of kernels
+AS_CHOSEN = replace(STREAM_LAUNCHES, kernel_us=0.0, tuned=1.0)  # no launch, and the libraries' choice of kernels
 RESTED_US = {"neusight": 364.0, "deepbench": 0.0}  # one kernel at a time, and one after another; see the fit
 
 
 def predict(
-    rows: Sequence[Row], constants: KernelConstants = KERNELS, attained: Mapping[str, Measured] = MEASURED,
+    rows: Sequence[Row], constants: KernelConstants = KERNELS, attained: Mapping[str, MeasuredFractions] = MEASURED,
     rested_us: Mapping[str, float] = RESTED_US,
 ) -> Predicted:  # fmt: skip
     """What the model says, without what the host needs for a launch."""

@@ -25,7 +25,7 @@ from kernels import RESTED_US, TRUSTED_US, Floats, agreement, family, predict
 from measured import Row, read
 from testbed import read_options, write_results
 
-from iosched.profiler.devices.analytic.constants import MEASURED, UNMEASURED, KernelConstants, Measured
+from iosched.profiler.devices.analytic.constants import MEASURED, UNMEASURED, KernelConstants, MeasuredFractions
 
 GPUS = ("v100pcie", "t4", "p100pcie")
 START = KernelConstants(
@@ -51,7 +51,7 @@ class Fitted:
     """Everything that a fit determines."""
 
     constants: KernelConstants
-    attained: Mapping[str, Measured]
+    attained: Mapping[str, MeasuredFractions]
     rested_us: float
 
     def predict(self, rows: Sequence[Row]) -> Floats:
@@ -83,12 +83,12 @@ def for_fit(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.source == "neusight" and not row.is_test and row.measured_us > TRUSTED_US / 2]
 
 
-def bandwidths(rows: Sequence[Row]) -> dict[str, Measured]:
+def bandwidths(rows: Sequence[Row]) -> dict[str, MeasuredFractions]:
     """What GPUs attain of their memory's bandwidth: what elementwise kernels need over what they take."""
     found = {}
     for gpu in GPUS:
         kept = [row for row in rows if row.gpu == gpu and family(row) == "elementwise"]
-        there = predict(kept, START, {gpu: Measured(1.0, 1.0)}).predicted_us
+        there = predict(kept, START, {gpu: MeasuredFractions(1.0, 1.0)}).predicted_us
         dram = float(np.median(there / [row.measured_us for row in kept]))
         found[gpu] = replace(MEASURED[gpu], clock=1.0, dram=dram)
     return found
@@ -136,7 +136,7 @@ def _slopes(function: Callable[[Floats], Floats], at: Floats, value: Floats, wid
     return np.stack([(function(at + width * unit) - value) / width for unit in np.eye(len(at))], axis=1)
 
 
-def fit(rows: Sequence[Row], gpus: Sequence[str], known: Mapping[str, Measured]) -> Fitted:
+def fit(rows: Sequence[Row], gpus: Sequence[str], known: Mapping[str, MeasuredFractions]) -> Fitted:
     """Constants for all GPUs from `gpus` alone, and their clocks."""
     start = Fitted(START, {gpu: known[gpu] for gpu in gpus}, 400.0)
     return descend(start, (*SHARED, "rested_us", *(f"clock {gpu}" for gpu in gpus)), sample(for_fit(rows), gpus))
@@ -148,7 +148,7 @@ def fit_tensor(rows: Sequence[Row], found: Fitted) -> Fitted:
     return descend(found, TENSOR, half, quiet=True)
 
 
-def left_out(rows: Sequence[Row], known: Mapping[str, Measured]) -> dict[str, object]:
+def left_out(rows: Sequence[Row], known: Mapping[str, MeasuredFractions]) -> dict[str, object]:
     """Each GPU predicted with constants from the others: by its specification, and with its two measured constants."""
     record = {}
     test = [row for row in rows if row.source == "neusight" and row.is_test and row.measured_us > TRUSTED_US]

@@ -21,11 +21,11 @@ from iosched import ComputationGraph, Schedule, load_model, search
 from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import (
-    CALIBRATIONS,
+    LAUNCH_CONSTANTS,
     LEAST_NODE_US,
     MOST_NODE_US,
     NODE_US,
-    Calibration,
+    LaunchConstants,
     in_graph,
 )
 from iosched.scheduler.baselines import greedy, sequential
@@ -114,7 +114,7 @@ def in_graphs(networks: Networks) -> list[Record]:
             "gpu": device,
             "precision": precision,
             **{f"node of {us:g} us": predicted(graph, device, precision, in_graph(us)) for us in NODES_US},
-            "streams": predicted(graph, device, precision, CALIBRATIONS["streams"]),
+            "streams": predicted(graph, device, precision, LAUNCH_CONSTANTS["streams"]),
         }
         for each in PUBLISHED
         if networks.has(each.network)
@@ -124,10 +124,10 @@ def in_graphs(networks: Networks) -> list[Record]:
 
 
 def predicted(
-    graph: ComputationGraph, device: str, precision: PrecisionName, calibration: Calibration
+    graph: ComputationGraph, device: str, precision: PrecisionName, launches: LaunchConstants
 ) -> dict[str, float]:
     """Milliseconds of the baselines and the schedule found, and how many times as fast as sequential they are."""
-    cost = AnalyticCost(graph, gpu_spec(device), precision, calibration=calibration)
+    cost = AnalyticCost(graph, gpu_spec(device), precision, launches=launches)
     schedules = {"greedy": greedy(graph), "found": search(graph, cost).schedule}
     plain = _ms(cost, sequential(graph))
     found = {name: _ms(cost, schedule) for name, schedule in schedules.items()}
@@ -143,7 +143,7 @@ def schedules(networks: Networks) -> dict[str, Record]:
 def crossed(graph: ComputationGraph) -> Record:
     """Milliseconds of the schedules that are found for either launch, and of the baselines, under both."""
     spec = gpu_spec("v100")
-    costs = {launch: AnalyticCost(graph, spec, calibration=each) for launch, each in CALIBRATIONS.items()}
+    costs = {launch: AnalyticCost(graph, spec, launches=each) for launch, each in LAUNCH_CONSTANTS.items()}
     found = {launch: search(graph, cost).schedule for launch, cost in costs.items()}
     baselines = {"sequential": sequential(graph), "greedy": greedy(graph)}
     return {

@@ -38,7 +38,7 @@ from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 from iosched.scheduler.baselines import sequential
 
 OURS, OPENVINO = "ours", "openvino"

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from iosched.profiler.devices.analytic.kernels import Kernel, Product, Stream, Window
+from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Kernel, Product, Stream
 from iosched.scheduler.precision import PrecisionName
 
 GPUS = {  # as the files call them
@@ -114,7 +114,7 @@ def convolution(
     height, width = ((size + 2 * pad - tap) // stride + 1 for size, tap, pad, stride in sizes)
     rows, inner = images * height * width, channels * taps[0] * taps[1]
     moved = ITEM * (images * channels * source[0] * source[1] + rows * filters)
-    window = Window(images, height, width, taps[0] * taps[1], taps == (3, 3) and strides == (1, 1))
+    window = ConvolutionGeometry(images, height, width, taps[0] * taps[1], taps == (3, 3) and strides == (1, 1))
     return Product(rows, filters, inner, 1, moved, ITEM * inner * filters, window)
 
 

@@ -30,8 +30,8 @@ from typing import Any
 from cpu_models import cpu_model, short_name
 from testbed import known_results, print_table, read_options, write_results
 
+from iosched.jobs.bench import busy_processes
 from iosched.models.export import write_model
-from iosched.profiler.measuring.background_load import background_load
 
 HEADERS = (
     *("model", "load", "version", "seconds", "measurements", "ships", "verdict", "measured", "best of ours"),
@@ -97,7 +97,7 @@ def loaded(load: str) -> Iterator[None]:
         raise SystemExit(f"no load {load!r}: none, core and half are known")
     with ExitStack() as stack:
         if load == "core":
-            stack.enter_context(background_load(1))
+            stack.enter_context(busy_processes(1))
         elif load == "half":
             for _ in os.sched_getaffinity(0):
                 process = stack.enter_context(subprocess.Popen([sys.executable, "-I", "-S", "-c", _HALF]))

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import prod
 
 import four_convolutions
-from analytic import CALIBRATION, cost_of, graph_of, predicted_ms, schedules
+from analytic import STREAM_LAUNCHES, cost_of, graph_of, predicted_ms, schedules
 from testbed import OUTPUTS, gpu_spec, read_options, write_results
 
 from iosched import ComputationGraph, MatrixSettings, Operator, Pruning, TensorSpec, load_model, matrix, partition
@@ -114,7 +114,7 @@ Record = dict[str, object]
 
 def last_block() -> Record:
     """Everything under the analytic model: every schedule's latency in every place, and stages of every block."""
-    costs = {place: cost_of(NETWORK, CALIBRATION, device, batch) for place, (device, batch) in PLACES.items()}
+    costs = {place: cost_of(NETWORK, STREAM_LAUNCHES, device, batch) for place, (device, batch) in PLACES.items()}
     found = {place: search(cost.graph, cost).schedule for place, cost in costs.items()}
     theirs = {f"published, {place}": stages for place, stages in published().items()}
     known = theirs | {f"ours, {place}": _block(schedule) for place, schedule in found.items()}
@@ -236,7 +236,7 @@ def mean_convolution(graph: ComputationGraph) -> Record:
 def four() -> Record:
     """Figure 1.2 and DOS's figure 1: the published schedules and ours."""
     graph = load_model(four_convolutions.build().SerializeToString()).graph
-    cost = AnalyticCost(graph, gpu_spec("v100"), calibration=CALIBRATION)
+    cost = AnalyticCost(graph, gpu_spec("v100"), launches=STREAM_LAUNCHES)
     found = {name: four_convolutions.published(name) for name in four_convolutions.PUBLISHED}
     found["ours, concurrent"] = search(graph, cost, strategy="concurrent").schedule
     found["ours"] = search(graph, cost).schedule
@@ -272,13 +272,13 @@ def _rounded(found: Throughput) -> Record:
 
 def throughput(network: str) -> Record:
     """Figure 4.3, for each network."""
-    cost, found = cost_of(network, CALIBRATION), schedules(network, CALIBRATION)
+    cost, found = cost_of(network, STREAM_LAUNCHES), schedules(network, STREAM_LAUNCHES)
     return {name: measures(cost, list(found[name].stages)) for name in ("sequential", "greedy", "both")}
 
 
 def five_schedules(network: str, device: str) -> dict[str, float]:
     """Figures 4.1 and 4.4, milliseconds."""
-    cells = predicted_ms(network, CALIBRATION, schedules(network, CALIBRATION, device), device)
+    cells = predicted_ms(network, STREAM_LAUNCHES, schedules(network, STREAM_LAUNCHES, device), device)
     return {name: round(value, 3) for name, value in cells.items()}
 
 
@@ -293,11 +293,11 @@ def matrix_us(devices: Sequence[str], batch_sizes: Sequence[int], strategy: Sear
 
 def dos(network: str) -> Record:
     """DOS's table 5, and its latencies beside those of IOS."""
-    graph, cost = graph_of(network), cost_of(network, CALIBRATION)
+    graph, cost = graph_of(network), cost_of(network, STREAM_LAUNCHES)
     ways = {
         "sequential": sequential(graph),
         "dos": search(graph, cost, strategy="dos").schedule,
-        "both": schedules(network, CALIBRATION)["both"],
+        "both": schedules(network, STREAM_LAUNCHES)["both"],
     }
     return {name: _table_5(graph, schedule, cost.schedule_latency_us(schedule)) for name, schedule in ways.items()}
 

@@ -33,8 +33,8 @@ from testbed import compared, in_turn, known_results, print_table, ratio_text, r
 from iosched import Model, Schedule, search
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import Way
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import Way
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.inputs import random_inputs

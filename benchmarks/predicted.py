@@ -32,7 +32,7 @@ from iosched import load_model, search
 from iosched.jobs.matrix_cells import schedule_latency_us
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
-from iosched.profiler.devices.device import Way
+from iosched.profiler.devices.profiled_device import Way
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import quantile
 from iosched.runtime.executor import Candidate

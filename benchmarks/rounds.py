@@ -40,7 +40,7 @@ from iosched.profiler.devices.cpu.open import CPU_EFFORT
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.signature import stage_signature
 
 PAGE = Path(__file__).with_name("reports") / "search.md"
@@ -104,12 +104,12 @@ class Workers:
     sizes: list[int] = field(default_factory=list)
     known: set[Key] = field(default_factory=set)
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         if new := set(map(self.key, questions)) - self.known:
             self.known |= new
             self.sizes.append(len(new))
 
-    def key(self, question: Question) -> Key:
+    def key(self, question: CostQuestion) -> Key:
         """Equal for what one measurement answers: an operator alone is a stage of its own."""
         kind = "latency" if question.kind == "operator" else question.kind
         return kind, stage_signature(self.graph, question.stage, lambda operator: self.operator_key(operator.name))

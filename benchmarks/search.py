@@ -25,7 +25,7 @@ from testbed import gpu_spec, read_options, write_results, zoo_model
 
 from iosched import ComputationGraph, CostModel, Effort, Pruning, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATION
+from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
@@ -130,7 +130,7 @@ class Analytic:
     """The analytic model of a GPU; its bounds are its own, and it is without noise."""
 
     def __init__(self, graph: ComputationGraph, device: str) -> None:
-        self._graph, self._cost = graph, AnalyticCost(graph, gpu_spec(device), calibration=CALIBRATION)
+        self._graph, self._cost = graph, AnalyticCost(graph, gpu_spec(device), launches=STREAM_LAUNCHES)
         self._asked: set[str] = set()
         self.operator_key, self.lower_bound_us = self._cost.operator_key, self._cost.lower_bound_us
         self.concurrent_bounds_us = self._cost.concurrent_bounds_us

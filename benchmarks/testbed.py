@@ -25,10 +25,10 @@ from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import OpenOnCpu
-from iosched.profiler.devices.device import AttachedModel, Way
 from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved

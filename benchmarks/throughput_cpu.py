@@ -20,10 +20,9 @@ from testbed import RESULTS, Openers, known_results, open_on_cpu, read_options, 
 from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.device import TeamWays
+from iosched.profiler.devices.profiled_device import TeamWays
 from iosched.profiler.measuring.interleave import compare as compare_speed
-from iosched.profiler.measuring.interleaved_models import Budget, close_all
-from iosched.profiler.measuring.rate import measure_rates
+from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_rates
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs

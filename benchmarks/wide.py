@@ -15,7 +15,7 @@ from testbed import gpu_spec, print_table, read_options, write_results
 
 from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATION
+from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES
 from iosched.scheduler.baselines import greedy
 
 THREADS, STEPS = 20, 10
@@ -37,7 +37,7 @@ def main() -> None:
 def scheduled(seed: int, device: str) -> dict[str, float]:
     """One graph, its schedule, and the greedy one."""
     graph = threads(seed)
-    cost = AnalyticCost(graph, gpu_spec(device), calibration=CALIBRATION)
+    cost = AnalyticCost(graph, gpu_spec(device), launches=STREAM_LAUNCHES)
     started = time.monotonic()
     result = search(graph, cost)
     return {

@@ -48,8 +48,8 @@ from iosched.scheduler.batching.policy_names import POLICY_NAMES
 
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult, ClusterResult
-    from iosched.jobs.batching.comparison import MemberResult
-    from iosched.jobs.batching.plan import BatchSettings, ClusterEstimate
+    from iosched.jobs.batching.batch_comparison import MemberResult
+    from iosched.jobs.batching.model_clusters import BatchSettings, ClusterEstimate
     from iosched.jobs.row import Row
     from iosched.models.model import Model
     from iosched.scheduler.batching.policy_names import PolicyName
@@ -108,7 +108,7 @@ def _settings(
     skip_broken: bool,
     searched: SearchOptions,
 ) -> BatchSettings:
-    from iosched.jobs.batching.plan import BatchSettings
+    from iosched.jobs.batching.model_clusters import BatchSettings
     from iosched.profiler.devices.resolve import check_name
 
     check_name(device)
@@ -253,7 +253,7 @@ def command(
 
 
 def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: bool) -> None:
-    from iosched.jobs.batching.plan import estimate
+    from iosched.jobs.batching.model_clusters import estimate
 
     found = estimate(models, settings)
     if as_json:
@@ -266,7 +266,7 @@ def _estimate(models: Mapping[str, Model], settings: BatchSettings, as_json: boo
 def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: OptimizedFiles, as_json: bool) -> None:
     """Replace the weights of models in a file of `batch`, without a search."""
     from iosched.jobs.annotate import annotated
-    from iosched.jobs.batching.replace import replace_members
+    from iosched.jobs.batch import replace_members
     from iosched.models.composition.members import members_of
 
     if len(models) > 1:

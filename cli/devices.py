@@ -1,13 +1,14 @@
-"""`iosched devices`: list devices and what they lack, and test one."""
+"""`iosched devices`: list devices and what they lack, here or in a cluster, and test one."""
 
 from __future__ import annotations
 
 import traceback
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import refuse_cluster
+from iosched.cli.cluster_display import refuse_cluster
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import cluster_option, json_option, verbosity_options
 from iosched.cli.common.output import debugging, emit_json, note, quiet, say
@@ -16,8 +17,15 @@ from iosched.cli.help import Command
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.jobs.pool.survey import Surveyed
     from iosched.jobs.selftest import CheckResult, SelfTest
     from iosched.runtime.reference import SelfCheck
+
+_PLACE = """
+node=place.node address=place.address device=place.device count=place.count threads cores=place.cores name=facts.name
+versions usable problem
+"""
+_TIMEOUT_S = 180.0  # for the workers of a cluster
 
 
 @click.command(name="devices", cls=Command, short_help="List devices, and what is missing to use them.")
@@ -37,8 +45,6 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
     if tries or device is not None:
         refuse_cluster(cluster, "--selftest tests a device of this machine")
     elif cluster is not None:
-        from iosched.cli.devices_cluster import print_cluster
-
         print_cluster(cluster, as_json=as_json)
         return
     if tries:
@@ -63,7 +69,7 @@ def command(tries: bool, device: str | None, cluster: str | None, as_json: bool)
 _CHECK = "part name outcome detail seconds"
 
 
-class _Lines:
+class _CheckLines:
     """A line on stderr for each check. The name is printed first, because a check may end the process."""
 
     def began(self, check: SelfCheck) -> None:
@@ -93,7 +99,7 @@ def print_selftest(device: str, *, as_json: bool) -> None:
     """
     from iosched.jobs.selftest import selftest
 
-    found = selftest(device, _Lines())
+    found = selftest(device, _CheckLines())
     if as_json:
         emit_json(_as_json(found))
     else:
@@ -108,4 +114,51 @@ def _as_json(found: SelfTest) -> dict[str, object]:
         "device name passed summary seconds about checks",
         seconds=round(found.seconds, 3),
         checks=[json_object(each, _CHECK, seconds=round(each.seconds, 3)) for each in found.results],
+    )
+
+
+def print_cluster(text: str, *, as_json: bool) -> None:
+    """Prints what the cluster that `--cluster` names has.
+
+    Raises:
+        UsageError: the text names none, or a local one of more workers than there are processors.
+        DeviceError: Ray is not installed, or there is no such cluster.
+    """
+    from iosched.jobs.pool.ray.address import parse_cluster
+    from iosched.jobs.pool.ray.ray_transport import RayTransport
+    from iosched.jobs.pool.survey import survey
+
+    cluster = parse_cluster(text)
+    with closing(RayTransport(cluster)) as transport:
+        found = survey(transport, _TIMEOUT_S)
+    if as_json:
+        emit_json({"cluster": str(cluster), "devices": [_place_json(each) for each in found]})
+        return
+    for node in dict.fromkeys(each.place.node for each in found):
+        there = [each for each in found if each.place.node == node]
+        rows = [(each.place.device, _place_text(each)) for each in there]
+        print_pairs(f"{node} ({there[0].place.address})", rows, to_stderr=False)
+
+
+def _place_text(each: Surveyed) -> str:
+    if each.facts is None:
+        return f"not usable: {each.problem}"
+    versions = ", ".join(f"{name} {version}" for name, version in each.facts.versions.items())
+    count = f"{each.place.count} of " if each.place.count > 1 else ""
+    bound = f", on processors {', '.join(map(str, each.place.cores))}" if each.place.cores else ""
+    usable = f"not usable: {each.problem}; " if each.problem else ""
+    noisy = f"; its machine is noisy: {each.facts.disturbed_by[-1]}" if each.facts.disturbed_by else ""
+    threads = f"{each.facts.threads} thread{'s' if each.facts.threads != 1 else ''}"
+    return f"{usable}{count}{each.facts.name}, {threads}{bound}; {versions}{noisy}"
+
+
+def _place_json(each: Surveyed) -> dict[str, object]:
+    facts = each.facts
+    return json_object(
+        each,
+        _PLACE,
+        threads=each.place.threads if facts is None else facts.threads,
+        versions={} if facts is None else facts.versions,
+        usable=not each.problem,
+        problem=each.problem or None,
     )

@@ -24,7 +24,7 @@ from iosched.scheduler.strategies import STAGE_RULES
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
     from iosched.jobs.difference.results import Gate, ResultsDifference, RowDifference
-    from iosched.jobs.difference.schedules import SchedulesDifference
+    from iosched.jobs.difference.schedule_difference import SchedulesDifference
     from iosched.models.model import Model
     from iosched.scheduler.difference import OperatorChange, OperatorPosition, StagePair
     from iosched.scheduler.document import ScheduleDocument
@@ -151,7 +151,7 @@ def _sizes(batch_sizes: tuple[int, ...]) -> tuple[int | None, int | None]:
 
 
 def _schedules(first: Scheduled, second: Scheduled, anyway: bool, as_json: bool) -> IoschedError | None:
-    from iosched.jobs.difference.schedules import compare_schedules
+    from iosched.jobs.difference.schedule_difference import compare_schedules
 
     found = compare_schedules(first, second, anyway=anyway)
     for remark in found.remarks:

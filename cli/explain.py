@@ -33,7 +33,7 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explanation
-    from iosched.scheduler.alternatives import OtherPlacement, Placement, Verdict
+    from iosched.scheduler.alternatives import OtherPlacement, StagePlacement, Verdict
     from iosched.scheduler.schedule import Stage
 
 _OBJECT = """
@@ -252,7 +252,7 @@ def _stage_line(found: Explanation, stage: Stage, number: str = "") -> str:
     return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
 
-def _place(placement: OtherPlacement, explanation: Placement) -> str:
+def _place(placement: OtherPlacement, explanation: StagePlacement) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
+from iosched.cli.cluster_display import ClusterUse, cluster_object, with_pool
 from iosched.cli.common.complete import complete_file, complete_model
 from iosched.cli.common.options import (
     Binding,
@@ -47,8 +47,8 @@ from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import ExecutionError, UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import Chosen, ExploreResult, StudyHistory
-    from iosched.jobs.exploring.settings import ExploreSettings
+    from iosched.jobs.exploring.explore_result import Chosen, ExploreResult, StudyHistory
+    from iosched.jobs.exploring.explore_settings import ExploreSettings
     from iosched.models.model import Model
     from iosched.models.spaces.space import Space
 
@@ -92,7 +92,7 @@ class WithCommands(Command, click.Group):
 def _settings(
     objectives: tuple[str, ...], budget: float | None, threads: int | None, profile_db: Path | None, **own: Any
 ) -> ExploreSettings:
-    from iosched.jobs.exploring.settings import ExploreSettings
+    from iosched.jobs.exploring.explore_settings import ExploreSettings
     from iosched.jobs.settings import OptimizeSettings
 
     optimize = OptimizeSettings(threads=threads, profile_db=profile_db)
@@ -230,7 +230,7 @@ def command(
       iosched explore show pelee.explored/study.db
     """
     from iosched.jobs.explore import check_optuna
-    from iosched.jobs.exploring.settings import parse_settings
+    from iosched.jobs.exploring.explore_settings import parse_settings
     from iosched.models.spaces.space import find_space
 
     check_optuna()

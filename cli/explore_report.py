@@ -14,7 +14,7 @@ from iosched.cli.common.text import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import ExploreResult, Individual, StudyHistory
+    from iosched.jobs.exploring.explore_result import ExploreResult, Individual, StudyHistory
 
 _STUDY = """
 trials failed reused stopped running storage base=card.name space=card.space objectives constraints front others

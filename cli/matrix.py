@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
+from iosched.cli.cluster_display import ClusterUse, cluster_object, with_pool
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import (
     Binding,

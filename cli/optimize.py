@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import check_known, cluster_object, refuse_cluster
+from iosched.cli.cluster_display import check_known, cluster_object, refuse_cluster
 from iosched.cli.common.batch_choice import for_model
 from iosched.cli.common.complete import complete_file
 from iosched.cli.common.optimized_files import OptimizedFiles, files_of

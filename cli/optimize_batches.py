@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from iosched.cli.cluster import ClusterUse, cluster_object, with_pool
+from iosched.cli.cluster_display import ClusterUse, cluster_object, with_pool
 from iosched.cli.common.optimized_files import OptimizedFiles
 from iosched.cli.common.options import Binding
 from iosched.cli.common.output import INPUTS_SEED, emit_result, note, note_before

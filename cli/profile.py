@@ -115,7 +115,7 @@ def export(file: Destination, profile_db: Path | None) -> None:
 
     'iosched profile import' reads them on another machine.
     """
-    from iosched.profiler.store.transfer import export_lines
+    from iosched.profiler.store.database import export_lines
 
     check_destinations([file], inputs=[profile_db])
     with _open(profile_db) as database:
@@ -133,7 +133,7 @@ def import_(file: str, profile_db: Path | None) -> None:
 
     All lines are added, or none. Of two measurements of one stage, the newer stays.
     """
-    from iosched.profiler.store.transfer import import_lines
+    from iosched.profiler.store.database import import_lines
 
     with _open(profile_db) as database:
         added = import_lines(database, _lines(file))
@@ -145,7 +145,7 @@ def _lines(file: str) -> Iterator[str]:
 
     A line that is too long is cut, and therefore refused.
     """
-    from iosched.profiler.store.transfer import LONGEST_LINE
+    from iosched.profiler.store.database import LONGEST_LINE
 
     try:
         with _text(file) as text:

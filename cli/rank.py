@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_pool
+from iosched.cli.cluster_display import ClusterUse, check_known, cluster_object, with_pool
 from iosched.cli.common.complete import complete_model
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.named_models import name_of

@@ -181,7 +181,7 @@ def command(
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
-        from iosched.jobs.bisect_mismatch.report import mismatch_text
+        from iosched.jobs.bisect_mismatch import mismatch_text
 
         raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 

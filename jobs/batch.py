@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
-from iosched.jobs.batching.baselines import (
+from iosched.jobs.batching.batch_baselines import (
     Method,
     OpenComposition,
     alone_us,
@@ -19,7 +19,7 @@ from iosched.jobs.batching.baselines import (
     predicted_us,
     serial_methods,
 )
-from iosched.jobs.batching.comparison import (
+from iosched.jobs.batching.batch_comparison import (
     BatchComparison,
     BatchResult,
     ClusterResult,
@@ -28,22 +28,23 @@ from iosched.jobs.batching.comparison import (
     document_of,
     predict_methods,
 )
-from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.member_checks import check_members
-from iosched.jobs.batching.plan import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
+from iosched.jobs.batching.model_clusters import BatchSettings, Cluster, composed, device_for, divided, planned_clusters
+from iosched.jobs.batching.sampled_costs import SampledCosts
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import profile_database
 from iosched.jobs.schedules import schedule_by
 from iosched.jobs.time_budget import PRICED, SEARCHED, TimeBudget, share_s
-from iosched.models.batching.replacement import write_record
+from iosched.models.batching.replacement import replaced, write_record
 from iosched.models.batching.rewrite import weightless
 from iosched.models.composition.compose import compose, footprint_of, together_nbytes
-from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
+from iosched.models.composition.members import members_of
+from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, MismatchError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice, Running
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, Running
 from iosched.profiler.devices.resolve import remarks
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.compare import rtol_of
+from iosched.runtime.compare import compare, rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.batching.costs import interpolated
@@ -51,10 +52,11 @@ from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.transfer import fitted
 
 CUT_SHORT = "The search is incomplete because the time ran out: continue it with a larger --budget."
 
-__all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
+__all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters", "replace_members"]
 
 
 def batch(
@@ -87,11 +89,11 @@ def batch(
     device = device_for(models, settings)
     held = interrupt or Uninterrupted()
     with profile_database(device, settings.opening, settings.profile_db) as database, held.holding():
-        return _Job(models, settings, device, database, observer or Silence(), held, started).run(clusters)
+        return _BatchJob(models, settings, device, database, observer or Silence(), held, started).run(clusters)
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _BatchJob:
     """One call of `batch`. `database` is None if latencies are neither stored nor known."""
 
     models: Mapping[str, Model]
@@ -165,7 +167,7 @@ class _ClusterJob:
         notes: notes for the user, as keys.
     """
 
-    job: _Job
+    job: _BatchJob
     models: Mapping[str, Model]
     cluster: Cluster
     time_budget: TimeBudget
@@ -359,3 +361,36 @@ def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def replace_members(
+    whole: Model, document: ScheduleDocument, models: Mapping[str, Model]
+) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
+    """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
+
+    Outputs of new models are compared with onnxruntime on each, those of all others with the file before. Also returns,
+    by model, the weights that are no longer shared.
+
+    Raises:
+        UsageError: there is no such member, or its weights cannot be replaced.
+        InvalidScheduleError: the schedule is not of this file.
+        MismatchError: a member computes other values than it should.
+        DeviceError: onnxruntime is not installed.
+    """
+    model, unshared = whole, {}
+    for name, new in models.items():
+        model, unshared[name] = replaced(model, name, new)
+    _check_replaced(whole, model, models)
+    return model, fitted(document, model), unshared
+
+
+def _check_replaced(before: Model, after: Model, models: Mapping[str, Model]) -> None:
+    inputs = random_inputs(before.graph.inputs)
+    with Reference(before) as old, Reference(after) as new:
+        expected, outputs = old.run(inputs), new.run(inputs)
+    members = members_of(after.proto)
+    check_members(outputs, inputs, models, members)
+    kept = {name for member in members if member.name not in models for name in member.outputs.values()}
+    found = compare({name: outputs[name] for name in kept}, {name: expected[name] for name in kept})
+    if not found.passed:
+        raise MismatchError(f"outputs of models that were not replaced have changed: {found.reasons[0]}")

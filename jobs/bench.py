@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +16,13 @@ from iosched.jobs.open_model import check_schedulable, opened
 from iosched.jobs.row import ROWS, Row
 from iosched.jobs.run import warn_of_other_device
 from iosched.jobs.schedules import schedule_by
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
-from iosched.profiler.devices.device import AttachedModel, Way, attached
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, Way, attached
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.background_load import background_load as busy_processes
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, least_samples, summarize
@@ -31,6 +33,15 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.strategies import COMPARED, LIMITED, StrategyName
 from iosched.scheduler.transfer import fitted
+
+_BUSY = """
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the parent decides when to end
+threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0))).start()  # ends with the parent, however it ends
+print(flush=True)
+while True:
+    pass
+"""
 
 _NO_SCHEDULE = "the model has no schedule: create one with 'iosched optimize'"
 
@@ -241,3 +252,32 @@ def _rows(
             None if over is None else compare(per_run[over], per_run[name]) for over in ("sequential", baseline)
         )
         yield Row(name, each, "", in_flight[name], over_sequential, over_baseline, images)
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[tuple[int, ...]]:
+    """The ids of `count` processes that each keep a core busy within the context.
+
+    Raises:
+        OSError: the system starts no further process.
+        ExecutionError: one of them ended early.
+    """
+    with ExitStack() as stack:
+        running = [stack.enter_context(_busy_process()) for _ in range(count)]
+        for each in running:
+            assert each.stdout is not None
+            each.stdout.readline()
+        yield tuple(each.pid for each in running)
+        if any(each.poll() is not None for each in running):
+            raise ExecutionError("a process of the background load ended early: measure again")
+
+
+@contextmanager
+def _busy_process() -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-I", "-S", "-c", _BUSY]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -14,13 +14,13 @@ from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import ComparesSegments, MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel, Uncertainty
+from iosched.profiler.devices.measured_costs import ComparesSegments, MeasuredCosts, known_us
+from iosched.profiler.devices.profiled_device import OpenModel, Uncertainty
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval
-from iosched.scheduler.alternatives import OtherPlacement, Placement, operator_placement, present_placement
+from iosched.scheduler.alternatives import OtherPlacement, StagePlacement, operator_placement, present_placement
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
@@ -83,7 +83,7 @@ class Explanation:
     document: ScheduleDocument
     operator: Operator
     units: UnitGraph
-    explanation: Placement
+    explanation: StagePlacement
     device_name: str
     cost: str
     tolerance: float
@@ -145,7 +145,7 @@ def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel
             yield ConsideredSchedule(alternative.name, alternative.latency_us, own, idle)
 
 
-def _idle(open_model: OpenModel, found: Placement) -> dict[Stage, float | None]:
+def _idle(open_model: OpenModel, found: StagePlacement) -> dict[Stage, float | None]:
     stages = {found.present, *(stage for place in found.elsewhere for stage in place.stages)}
     return {stage: open_model.details.idle_share(stage) for stage in stages}
 
@@ -193,7 +193,7 @@ def _weighed(
         )
 
 
-def _in_turn(cost: object, found: Placement) -> dict[OtherPlacement, Interval]:
+def _in_turn(cost: object, found: StagePlacement) -> dict[OtherPlacement, Interval]:
     """Interleaved speedups of the block for places that look faster.
 
     Their stages were measured one by one, minutes apart: of many such, some look faster by chance.
@@ -230,7 +230,7 @@ def _models_beside(model: Model, document: ScheduleDocument, operator: Operator)
     return tuple(member.name for bit, member in enumerate(members) if reduce(or_, bits) >> bit & 1)
 
 
-def _equal(uncertainty: Uncertainty | None, found: Placement) -> frozenset[OtherPlacement] | None:
+def _equal(uncertainty: Uncertainty | None, found: StagePlacement) -> frozenset[OtherPlacement] | None:
     if uncertainty is None:
         return None
     known = (place for place in found.elsewhere if place.stages)

@@ -12,17 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosched.jobs.exploring.explore_result import Chosen, ExploreResult, Individual, StudyHistory
+from iosched.jobs.exploring.explore_settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import Card
-from iosched.jobs.exploring.result import Chosen, ExploreResult, Individual, StudyHistory
 from iosched.jobs.exploring.score import SCORE
-from iosched.jobs.exploring.settings import ExploreSettings, parse_settings
 from iosched.jobs.exploring.trials import InterruptedTrialError, Trials
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize_task import OPTIMIZE, Optimize, optimize_on
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Pool, Task
-from iosched.jobs.ranking.task import Cost
+from iosched.jobs.pool.task import Task, WorkerPool
+from iosched.jobs.ranking.rank_task import Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.model import Model
@@ -49,7 +49,7 @@ def explore(
     settings: ExploreSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
-    pool: Pool | None = None,
+    pool: WorkerPool | None = None,
 ) -> ExploreResult:
     """Evaluates variants of a model and finds the best by several objectives.
 
@@ -146,7 +146,9 @@ def _found(opened: OpenedStudy) -> StudyHistory:
     return StudyHistory(opened.path, opened.card, tuple(opened.history()))
 
 
-def _pool_of(pool: Pool | None, settings: ExploreSettings, interrupt: Interrupt) -> AbstractContextManager[Pool]:
+def _pool_of(
+    pool: WorkerPool | None, settings: ExploreSettings, interrupt: Interrupt
+) -> AbstractContextManager[WorkerPool]:
     """The pool, or this machine, where measurements exclude all else and score commands run concurrently."""
     if pool is not None:
         return nullcontext(pool)
@@ -183,7 +185,7 @@ def _chosen(
     return tuple(chosen), tuple(notes)
 
 
-def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: Pool, individual: Individual) -> Chosen:
+def _shipped(bases: Sequence[Model], settings: OptimizeSettings, pool: WorkerPool, individual: Individual) -> Chosen:
     """The variant with the schedule of its latency, or with a new one if latencies are estimates."""
     feedback = individual.feedback
     record = Record.from_json(feedback.record or "")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from iosched.jobs.open_model import of_a_team, opened
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.measured_costs import known_us
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.devices.resolve import recorded, runner_design, runner_name
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.baselines import sequential

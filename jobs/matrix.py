@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from iosched.jobs.matrix_cells import PRICE, SEARCH, MatrixIntervals, Price, Priced, Search, Searched, fastest
 from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Kind, Pool, Target, Task, refuse_measuring_anew
+from iosched.jobs.pool.task import Kind, Target, Task, WorkerPool, refuse_measuring_anew
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName, OpenSettings, refuse_for_simulated_gpus
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
@@ -153,7 +153,7 @@ def matrix(
     batches: Iterable[tuple[int, Model]],
     settings: MatrixSettings,
     observer: Observer | None = None,
-    pool: Pool | None = None,
+    pool: WorkerPool | None = None,
 ) -> MatrixResult:
     """Finds a schedule for every device at every batch size, and its latency on every target.
 
@@ -195,7 +195,7 @@ class _Cell:
 
 
 def _matrix(
-    pool: Pool, batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer
+    pool: WorkerPool, batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer
 ) -> MatrixResult:
     named = [pool.target(device, may_simulate=False) for device in settings.devices]
     targets = list({target.device: target for target in named}.values())
@@ -220,7 +220,7 @@ def _task(kind: Kind[Any, R], work: object, cell: _Cell, asks: bool = False) -> 
 
 @dataclass(frozen=True)
 class _Done:
-    pool: Pool
+    pool: WorkerPool
     observer: Observer
     total: int
 

@@ -12,11 +12,11 @@ from iosched.jobs.open_model import check_schedulable
 from iosched.jobs.pool.task import Context, Kind
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import Question, Remeasurable, announce
+from iosched.scheduler.cost import CostQuestion, Remeasurable, announce
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Scope, Stage, Strategy
 from iosched.scheduler.strategies import STAGE_RULES, SearchStrategy
@@ -157,7 +157,7 @@ PRICE = Kind("price", Price, Priced, _price)
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
     """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
     stages = tuple(opened.units.stages(schedule))
-    announce(opened.cost, [Question(stage, "again") for stage in stages])
+    announce(opened.cost, [CostQuestion(stage, "again") for stage in stages])
     return sum(stage_latency_us(opened, stage) for stage in stages)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.document import ScheduleDocument

@@ -30,8 +30,8 @@ from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
@@ -113,14 +113,14 @@ def _optimized(
         time_budget = TimeBudget(
             settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least
         )
-        result = _Job(
+        result = _OptimizeJob(
             model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
         ).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _OptimizeJob:
     model: Model
     settings: OptimizeSettings
     opened: OpenModel

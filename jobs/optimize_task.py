@@ -8,7 +8,7 @@ from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.pool.messages import Progress, Step
-from iosched.jobs.pool.task import Context, Kind, Pool, Task, outcome
+from iosched.jobs.pool.task import Context, Kind, Task, WorkerPool, outcome
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 
@@ -28,7 +28,7 @@ OPTIMIZE = Kind("optimize", Optimize, OptimizeResult, _optimize)
 
 
 def optimize_on(
-    pool: Pool,
+    pool: WorkerPool,
     model: Model,
     settings: OptimizeSettings,
     observer: Observer | None = None,

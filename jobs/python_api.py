@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 
 from iosched.jobs import optimize as job
 from iosched.jobs import optimize_batches as job_batches
-from iosched.jobs.loading.model import read
+from iosched.jobs.loading.loaded_model import read
 from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize_batches import BatchesResult
 from iosched.jobs.optimizing.result import OptimizedModel, OptimizeResult

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Budget, Pending, Pool, Target, refuse_measuring_anew
+from iosched.jobs.pool.task import JobBudget, Pending, Target, WorkerPool, refuse_measuring_anew
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
 from iosched.jobs.ranking.model_cost import ModelCost
-from iosched.jobs.ranking.task import cost_task
+from iosched.jobs.ranking.rank_task import cost_task
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import share_s
 from iosched.models.errors import DeviceLostError, IoschedError, UsageError
@@ -153,7 +153,7 @@ def rank(
     models: Mapping[str, Source],
     settings: RankSettings = RankSettings(),
     observer: Observer | None = None,
-    pool: Pool | None = None,
+    pool: WorkerPool | None = None,
 ) -> RankResult:
     """Sorts models by their latency on each device.
 
@@ -186,7 +186,9 @@ def rank(
         return _ranked(here, models, shared, observer)
 
 
-def _ranked(pool: Pool, models: Mapping[str, Source], settings: RankSettings, observer: Observer | None) -> RankResult:
+def _ranked(
+    pool: WorkerPool, models: Mapping[str, Source], settings: RankSettings, observer: Observer | None
+) -> RankResult:
     targets = [pool.target(device, settings.profile_db) for device in settings.devices]
     by_device = {target.device: target for target in reversed(targets)}
     devices = tuple(dict.fromkeys(by_device[target.device] for target in targets))
@@ -233,13 +235,13 @@ def _shared(settings: RankSettings) -> Iterator[RankSettings]:
 
 @dataclass(eq=False)
 class _Ranking:
-    pool: Pool
+    pool: WorkerPool
     settings: RankSettings
     devices: tuple[Target, ...]
     models: Mapping[str, Source]
     observer: Observer
     started: float
-    budget: Budget | None
+    budget: JobBudget | None
     rows: dict[tuple[str, str], RankRow] = field(default_factory=dict)
     asked: dict[Pending[ModelCost], RankRow] = field(default_factory=dict)
 

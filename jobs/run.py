@@ -28,8 +28,7 @@ from iosched.scheduler.transfer import fitted
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from iosched.jobs.bisect_mismatch.difference import FirstDifference
-    from iosched.jobs.bisect_mismatch.model_pair import Original
+    from iosched.jobs.bisect_mismatch import FirstDifference, Original
     from iosched.models.composition.members import Member
     from iosched.runtime.plan_files import PlanModel
 
@@ -147,8 +146,7 @@ def run(
         result = RunResult(outputs, summarize(samples_us), check, executor.description, notes, traced)
     if check is None or check.passed:
         return result
-    from iosched.jobs.bisect_mismatch.bisect import first_difference
-    from iosched.jobs.bisect_mismatch.model_pair import MismatchCase
+    from iosched.jobs.bisect_mismatch import MismatchCase, first_difference
 
     tell("Outputs differ from onnxruntime's: searching for the first operator that differs.")
     originals = _originals(reference, members, own)
@@ -163,7 +161,7 @@ def _planned(plan: PlanModel | None, model: Model) -> Executor | None:
 
 
 def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
-    from iosched.jobs.bisect_mismatch.model_pair import Original
+    from iosched.jobs.bisect_mismatch import Original
 
     if not members and reference is not None:
         return [Original(reference, {spec.name: spec.name for spec in reference.graph.inputs})]

@@ -12,7 +12,7 @@ from iosched.scheduler.document import ScheduleDocument, model_dtype
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.devices.device import AttachedModel
+    from iosched.profiler.devices.profiled_device import AttachedModel
     from iosched.runtime.device import Device
     from iosched.scheduler.pruning import Pruning
     from iosched.scheduler.schedule import Schedule

@@ -9,10 +9,10 @@ from functools import partial
 from iosched.jobs.observer import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.measured_costs import known_us
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.scheduler.components import components, search_components
-from iosched.scheduler.cost import CostModel, Prefetchable, Question, announce
+from iosched.scheduler.cost import CostModel, CostQuestion, Prefetchable, announce
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -117,7 +117,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 
 def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
     """`schedule`, in the device's units, with stage latencies; measures unknown ones."""
-    announce(opened.cost, [Question(stage) for stage in schedule.stages])
+    announce(opened.cost, [CostQuestion(stage) for stage in schedule.stages])
     blocks = (
         replace(
             block,

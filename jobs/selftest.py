@@ -116,7 +116,7 @@ class SelfTest:
         return f"; failed: {', '.join(named)}{more}{lost}"
 
 
-class _Silence:
+class _SilentWatcher:
     def began(self, check: SelfCheck) -> None:
         """Says nothing."""
 
@@ -138,7 +138,7 @@ def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
     opened = resolve(device)
     info = opened.info
     about = {"iosched": iosched_version(), **info.about, **installed(_PACKAGES), "python": platform.python_version()}
-    results = tuple(_results(opened.checks(), watcher or _Silence()))
+    results = tuple(_results(opened.checks(), watcher or _SilentWatcher()))
     return SelfTest(info.key, info.name, about, results, time.perf_counter() - started)
 
 

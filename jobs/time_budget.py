@@ -12,7 +12,7 @@ from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines.onnxruntime import QUICK, OnnxruntimeBaseline
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import OpenModel, attached
+from iosched.profiler.devices.profiled_device import OpenModel, attached
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, runs_to_choose, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 

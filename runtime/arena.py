@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iosched.runtime.hazards import CheckedPlan, Order, happens_before
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
 
 # Buffers fill whole cache lines, so that lanes never write to the same line.
 ALIGNMENT_NBYTES = 64
@@ -18,7 +18,7 @@ _GROWTH_FOR_WARMTH = 1.15
 
 
 def plan_in_arena(
-    lanes: tuple[tuple[Task, ...], ...],
+    lanes: tuple[tuple[PlanTask, ...], ...],
     buffers: Sequence[Buffer],
     *,
     inputs: tuple[View, ...],
@@ -29,7 +29,7 @@ def plan_in_arena(
     return CheckedPlan(ExecutionPlan(lanes, placed, arena_nbytes, outputs=outputs, inputs=inputs))
 
 
-def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
+def place(lanes: Sequence[Sequence[PlanTask]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
     """Give every ARENA buffer an offset; return all buffers in order and the size of the arena in bytes.
 
     Two buffers share bytes only if all accesses of one happen before all accesses of the other. Buffers are placed in
@@ -37,7 +37,7 @@ def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[t
     2020) where that makes the arena much smaller. O(buffers^2) in numpy.
     """
     order = happens_before(lanes)
-    chosen = [index for index, buffer in enumerate(buffers) if buffer.space is Space.ARENA]
+    chosen = [index for index, buffer in enumerate(buffers) if buffer.space is MemorySpace.ARENA]
     lifetimes = _lifetimes(order, len(lanes), [buffers[index].name for index in chosen])
     nbytes = np.array([_round_up(buffers[index].nbytes) for index in chosen], np.int64)
     offsets = _smaller_or_warm(lifetimes, nbytes)

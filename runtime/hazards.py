@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from iosched.models.graph import nbytes_of
 from iosched.runtime.intervals import Intervals
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 
 __all__ = ["CheckedPlan", "HazardError", "check"]
 
 # A dynamic buffer has an unknown size and counts as one byte.
 _DYNAMIC_NBYTES = 1
 # Looking up members of an enumeration takes as long as all other work here.
-_ARENA, _DYNAMIC, _READ_ONLY = Space.ARENA, Space.DYNAMIC, (Space.INPUT, Space.WEIGHT)
+_ARENA, _DYNAMIC, _READ_ONLY = MemorySpace.ARENA, MemorySpace.DYNAMIC, (MemorySpace.INPUT, MemorySpace.WEIGHT)
 
 _Latest = Mapping[int, int]
 """By lane, the last of its tasks that accessed something."""
@@ -62,7 +62,7 @@ def check(plan: ExecutionPlan) -> None:
         for view in task.writes:
             walk.write(number, view)
     for buffer in plan.buffers:
-        if buffer.space in (Space.OUTPUT, Space.DYNAMIC):
+        if buffer.space in (MemorySpace.OUTPUT, MemorySpace.DYNAMIC):
             walk.check_written(buffer)
 
 
@@ -80,7 +80,7 @@ def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
 def _check_outputs(plan: ExecutionPlan, buffers: Mapping[str, Buffer]) -> None:
     for view in plan.outputs:
         _columns(view, buffers, "(outputs)")
-        if buffers[view.buffer].space not in (Space.OUTPUT, Space.DYNAMIC):
+        if buffers[view.buffer].space not in (MemorySpace.OUTPUT, MemorySpace.DYNAMIC):
             raise HazardError(f"output {view.buffer!r} is in space {buffers[view.buffer].space.value!r}")
 
 
@@ -149,7 +149,7 @@ class _Walk:
         self._lifetimes: dict[str, _Lifetime] = {}  # the last of each buffer
         self._arena: Intervals[_Lifetime] = Intervals()
         for buffer in buffers.values():
-            if buffer.space is Space.INOUT and buffer.nbytes:
+            if buffer.space is MemorySpace.INOUT and buffer.nbytes:
                 self._begin(0, buffer).pieces.put(0, buffer.pitch or buffer.nbytes, _Piece())
 
     def read(self, number: int, view: View) -> None:
@@ -291,7 +291,7 @@ class Order:
         sequence: the tasks' numbers in one order in which they may run.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[PlanTask, ...]
     lane: tuple[int, ...]
     step: tuple[int, ...]
     clock: tuple[tuple[int, ...], ...]
@@ -302,7 +302,7 @@ class Order:
         return self.clock[second][self.lane[first]] >= self.step[first]
 
 
-def happens_before(lanes: Sequence[Sequence[Task]]) -> Order:
+def happens_before(lanes: Sequence[Sequence[PlanTask]]) -> Order:
     """Compute the order of all tasks in O((tasks + waits) x lanes).
 
     Raises:
@@ -333,7 +333,7 @@ def happens_before(lanes: Sequence[Sequence[Task]]) -> Order:
     )
 
 
-def _check_waits(task: Task, lane: int, lanes: Sequence[Sequence[Task]]) -> None:
+def _check_waits(task: PlanTask, lane: int, lanes: Sequence[Sequence[PlanTask]]) -> None:
     for wait in task.waits:
         if not 0 <= wait.lane < len(lanes) or wait.lane == lane:
             raise HazardError(f"task {task.name!r} on lane {lane} waits for lane {wait.lane} of {len(lanes)}")
@@ -342,7 +342,7 @@ def _check_waits(task: Task, lane: int, lanes: Sequence[Sequence[Task]]) -> None
             raise HazardError(f"task {task.name!r} waits for step {wait.steps} of lane {wait.lane}, which has {steps}")
 
 
-def _ready(task: Task, done: Sequence[int]) -> bool:
+def _ready(task: PlanTask, done: Sequence[int]) -> bool:
     return all(done[wait.lane] >= wait.steps for wait in task.waits)
 
 
@@ -357,7 +357,7 @@ def _joined(clocks: Sequence[Sequence[tuple[int, ...]]], lane: int, waits: tuple
     return tuple(clock)
 
 
-def _refuse_deadlock(lanes: Sequence[Sequence[Task]], done: Sequence[int]) -> None:
+def _refuse_deadlock(lanes: Sequence[Sequence[PlanTask]], done: Sequence[int]) -> None:
     stuck = next(lane for lane, tasks in enumerate(lanes) if done[lane] < len(tasks))
     task = lanes[stuck][done[stuck]]
     wait = next(wait for wait in task.waits if done[wait.lane] < wait.steps)

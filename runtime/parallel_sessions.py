@@ -16,7 +16,7 @@ from iosched.models.composition.members import Member, member_alone
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.inputs import Arrays, check_names
-from iosched.runtime.openvino.model import OpenvinoModel, open_requests
+from iosched.runtime.openvino.openvino_model import OpenvinoModel, open_requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.session import running
 
@@ -67,7 +67,7 @@ def parallel_settings(count: int, threads: int) -> SessionsSettings | None:
     return SessionsSettings(lanes, threads // lanes) if lanes > 1 else None
 
 
-class _Session(Protocol):
+class _MemberSession(Protocol):
     """One model in a library, with its own input and output names."""
 
     def run(self, inputs: Arrays) -> dict[str, Any]: ...
@@ -90,7 +90,7 @@ class ParallelSessions:
         self.settings = settings
         self._inputs, self._outputs = [spec.name for spec in whole.graph.inputs], whole.graph.outputs
         self._fed = [[spec.name for spec in model.graph.inputs] for model in models]
-        self._sessions: list[Sequence[_Session]] = []
+        self._sessions: list[Sequence[_MemberSession]] = []
         try:
             self._sessions.extend(_opened(model, settings) for model in models)
         except BaseException:
@@ -113,7 +113,7 @@ class ParallelSessions:
         """Outputs of all models, in the names and the order of the composed model."""
         check_names(inputs, self._inputs)
 
-        def run(each: tuple[Sequence[_Session], list[str]]) -> dict[str, Any]:
+        def run(each: tuple[Sequence[_MemberSession], list[str]]) -> dict[str, Any]:
             (session, *_), fed = each
             return session.run({name: inputs[name] for name in fed})
 
@@ -160,11 +160,11 @@ class ParallelSessions:
             deque(self._pool.map(take, range(self.settings.lanes)), maxlen=0)
         return (time.perf_counter_ns() - began) / 1e3
 
-    def _each(self) -> Iterable[tuple[Sequence[_Session], list[str]]]:
+    def _each(self) -> Iterable[tuple[Sequence[_MemberSession], list[str]]]:
         return zip(self._sessions, self._fed, strict=True)
 
 
-def _opened(model: Model, settings: SessionsSettings) -> Sequence[_Session]:
+def _opened(model: Model, settings: SessionsSettings) -> Sequence[_MemberSession]:
     if settings.library == "onnxruntime":
         return (Reference(model, ReferenceSettings("sequential", settings.threads), keeps_spinning=False),)
     if settings.lanes == 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Space(StrEnum):
+class MemorySpace(StrEnum):
     """Where the bytes of a view are."""
 
     ARENA = "arena"  # at an offset of the plan's one arena
@@ -49,7 +49,7 @@ class Buffer:
     """
 
     name: str
-    space: Space
+    space: MemorySpace
     nbytes: int
     offset: int = 0
     pitch: int = 0
@@ -57,7 +57,7 @@ class Buffer:
     @property
     def is_input(self) -> bool:
         """Whether the caller passes its bytes."""
-        return self.space in (Space.INPUT, Space.INOUT)
+        return self.space in (MemorySpace.INPUT, MemorySpace.INOUT)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanTask:
     """One call of one kernel.
 
     Attributes:
@@ -105,18 +105,20 @@ class ExecutionPlan:
             tasks that view them completely.
     """
 
-    lanes: tuple[tuple[Task, ...], ...]
+    lanes: tuple[tuple[PlanTask, ...], ...]
     buffers: tuple[Buffer, ...]
     arena_nbytes: int
     outputs: tuple[View, ...] = ()
     inputs: tuple[View, ...] = ()
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
+    def tasks(self) -> tuple[PlanTask, ...]:
         """All tasks, lane after lane."""
         return tuple(task for lane in self.lanes for task in lane)
 
     @property
     def nbytes(self) -> int:
         """Distinct bytes that a run touches: the arena, and every other buffer of known size."""
-        return self.arena_nbytes + sum(buffer.nbytes for buffer in self.buffers if buffer.space is not Space.ARENA)
+        return self.arena_nbytes + sum(
+            buffer.nbytes for buffer in self.buffers if buffer.space is not MemorySpace.ARENA
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iosched.runtime.intervals import Intervals
-from iosched.runtime.plan import Space, Wait
+from iosched.runtime.plan import MemorySpace, Wait
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Step:
+class LaneStep:
     """One step of a lane.
 
     Attributes:
@@ -42,7 +42,7 @@ _Accesses = dict[str, list[tuple[Span, int, int]]]
 """For each buffer, its accessed parts with lane and step."""
 
 
-def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> list[tuple[Wait, ...]]:
+def find_waits(steps: Sequence[LaneStep], lanes: int, *, barriers: bool = False) -> list[tuple[Wait, ...]]:
     """The waits of each step: for steps on other lanes that write what it reads, or access what it writes.
 
     A lane knows of the others by its vector clock, so waits that follow from earlier ones are omitted.
@@ -77,7 +77,7 @@ def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> 
 
 
 def _wanted(
-    step: Step,
+    step: LaneStep,
     clock: tuple[int, ...],
     writers: _Accesses,
     readers: _Accesses,
@@ -98,7 +98,7 @@ def _is_implied(lane: int, count: int, wanted: dict[int, int], stamps: list[list
     return any(other != lane and stamps[other][steps - 1][lane] >= count for other, steps in wanted.items())
 
 
-def input_spaces(steps: Sequence[Step]) -> Mapping[str, Space]:
+def input_spaces(steps: Sequence[LaneStep]) -> Mapping[str, MemorySpace]:
     """The space of every buffer in which `steps` read bytes that they do not write first; O(reads * pieces).
 
     INPUT, or INOUT where they write parts of it: operands of a Concat of which earlier stages wrote the others, or a
@@ -114,7 +114,7 @@ def input_spaces(steps: Sequence[Step]) -> Mapping[str, Space]:
             own = written.setdefault(span.buffer, Intervals())
             if span.start < span.stop:
                 own.put(span.start, span.stop, None)
-    return {name: Space.INOUT if name in written else Space.INPUT for name in inputs}
+    return {name: MemorySpace.INOUT if name in written else MemorySpace.INPUT for name in inputs}
 
 
 def _covers(written: Intervals[None], span: Span) -> bool:

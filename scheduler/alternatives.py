@@ -42,7 +42,7 @@ def operator_placement(
     pruning: Pruning = DEFAULT_PRUNING,
     bound_slack: float = 1.0,
     max_states: int = MAX_STATES,
-) -> Placement:
+) -> StagePlacement:
     """Compares the stage of `operator` in `schedule` with every other stage of its block that could contain it.
 
     Complexity: for each placement that of a lazy search, O(T) a round over the T transitions of the block.
@@ -71,7 +71,7 @@ def operator_placement(
         weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))
         masks = [weighed.mask(stage.operators) for stage in stages]
         found = tuple(_elsewhere(weighed, operator, masks, number - first, first))
-    return Placement(
+    return StagePlacement(
         operator=operator,
         block=block.index,
         stage=number,
@@ -84,7 +84,7 @@ def operator_placement(
     )
 
 
-def present_placement(schedule: Schedule, operator: str, known_us: KnownLatency) -> Placement:
+def present_placement(schedule: Schedule, operator: str, known_us: KnownLatency) -> StagePlacement:
     """The present stage of `operator`, without a search for others.
 
     Raises:
@@ -93,7 +93,7 @@ def present_placement(schedule: Schedule, operator: str, known_us: KnownLatency)
     block, number = _find(schedule, operator)
     stage = block.stages[number]
     group = next(index for index, names in enumerate(stage.groups) if operator in names)
-    return Placement(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
+    return StagePlacement(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
 
 
 def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
@@ -266,7 +266,7 @@ class _Weighed:
 
 PlacementKind = Literal["alone", "fewer", "with_stage", "by_stages"]
 Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
-"""How the present placement compares with all others; see `Placement.verdict`."""
+"""How the present placement compares with all others; see `StagePlacement.verdict`."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class OtherPlacement:
 
 
 @dataclass(frozen=True)
-class Placement:
+class StagePlacement:
     """The stage of an operator in a schedule, and the alternatives to it.
 
     Stages `first_stage` to `last_stage` of the operator's block are compared: the whole block, unless it spans several

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from iosched.models.errors import ExecutionError
 from iosched.scheduler.blocks import BlockOperators
-from iosched.scheduler.cost import Prefetchable, Question
-from iosched.scheduler.exploration import BestKnown, Exploration, Round
+from iosched.scheduler.cost import CostQuestion, Prefetchable
+from iosched.scheduler.exploration import BestKnown, Exploration, SearchRound
 from iosched.scheduler.schedule import Block
 
 Deadline = Callable[[], bool]
@@ -64,7 +64,7 @@ class Guide:
     n_blocks: int
     ahead: Prefetchable | None = None
 
-    def hand_over(self, questions: Sequence[Question]) -> None:
+    def hand_over(self, questions: Sequence[CostQuestion]) -> None:
         """Announces the next questions (see `Prefetchable`), unless the deadline has passed."""
         if self.ahead is not None and questions and not self.is_over():
             self.ahead.prefetch(questions)
@@ -119,7 +119,7 @@ def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[SearchedB
     while (pending or waiting) and not guide.is_over():
         if not pending:
             pending, waiting = waiting, pending
-        rounds: list[tuple[BlockSearch, Round]] = []
+        rounds: list[tuple[BlockSearch, SearchRound]] = []
         for found in [pending.popleft() for _ in range(1 if guide.ahead is None else len(pending))]:
             wanted = _next_round(guide, found)
             if wanted is None:
@@ -148,7 +148,7 @@ def _report_best(guide: Guide, searches: Sequence[BlockSearch]) -> None:
         guide.observer.best_known(total_us)
 
 
-def _next_round(guide: Guide, found: BlockSearch) -> Round | None:
+def _next_round(guide: Guide, found: BlockSearch) -> SearchRound | None:
     if not found.exploration.started:
         for index in found.parts:
             guide.observer.block_started(index, guide.n_blocks, len(found.exploration.lattice.stages))
@@ -164,7 +164,7 @@ def _finish(guide: Guide, found: BlockSearch, searches: Sequence[BlockSearch]) -
     return SearchedBlocks(found.exploration, best, blocks)
 
 
-def _run(guide: Guide, found: BlockSearch, wanted: Round) -> None:
+def _run(guide: Guide, found: BlockSearch, wanted: SearchRound) -> None:
     exploration = found.exploration
     for done, position in enumerate(wanted.positions, 1):
         if guide.is_over():

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.scheduler.block_searches import Deadline
-from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Question, announce
+from iosched.scheduler.cost import CostModel, CostQuestion, OperatorBounds, OperatorKeys, announce
 from iosched.scheduler.equivalence import block_key
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.search import SearchResult
@@ -218,10 +218,10 @@ class _InStep:
         longest_us = max(sum(map(self.cost.operator_latency_us, group)) for group in stage.groups)
         return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         stages = [question.stage for question in questions]
         found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
-        announce(self.cost, [Question(stage) for stage in found])
+        announce(self.cost, [CostQuestion(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
         alone_us = self.cost.stage_latency_us(stage)

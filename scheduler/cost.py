@@ -169,7 +169,7 @@ class Prefetchable(Protocol):
     depend on the announcement.
     """
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         """Announces the next questions, in any order; returns when the answers that can be prepared are ready.
 
         Each will be asked unless the answer to another rules it out: in the networks of benchmarks/reports/search.md up
@@ -190,7 +190,7 @@ QuestionKind = Literal["latency", "again", "operator", "work"]
 
 
 @dataclass(frozen=True)
-class Question:
+class CostQuestion:
     """A question to a cost model as a value; see `ask`.
 
     Attributes:
@@ -202,12 +202,12 @@ class Question:
     worse_than_us: float = math.inf
 
 
-def operator_question(name: str, kind: Literal["operator", "work"]) -> Question:
+def operator_question(name: str, kind: Literal["operator", "work"]) -> CostQuestion:
     """A question about one operator (`OperatorBounds`)."""
-    return Question(Stage(Strategy.CONCURRENT, ((name,),)), kind)
+    return CostQuestion(Stage(Strategy.CONCURRENT, ((name,),)), kind)
 
 
-def ask(cost: CostModel, question: Question) -> float:
+def ask(cost: CostModel, question: CostQuestion) -> float:
     """The answer in microseconds; raises a TypeError if the cost model does not support questions of this kind.
 
     A cost model that is not `Curtailable` returns the full latency.
@@ -231,7 +231,7 @@ def prefetcher_of(cost: object, ahead: Prefetchable | None) -> Prefetchable | No
     return cost if ahead is None and isinstance(cost, Prefetchable) else ahead
 
 
-def announce(cost: object, questions: Sequence[Question]) -> None:
+def announce(cost: object, questions: Sequence[CostQuestion]) -> None:
     """Announces the next questions if the cost model is `Prefetchable`."""
     if questions and isinstance(cost, Prefetchable):
         cost.prefetch(questions)

@@ -162,18 +162,18 @@ def _grouped(before: Stage, after: Stage) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class _Chain:
+class _StagePairs:
     """Pairs of stages in the order of both schedules, the last one first; `weight` counts common operators."""
 
     weight: int
     last: tuple[int, int]
-    rest: _Chain | None
+    rest: _StagePairs | None
 
 
 def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, OperatorPosition]) -> list[tuple[int, int]]:
     """The pairs of stages, ascending in both, with the most operators in common."""
     shared = Counter((position.stage, after[name].stage) for name, position in before.items() if name in after)
-    best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight
+    best: list[_StagePairs] = []  # ends of chains: a later end stands there only for a larger weight
     rows: dict[int, list[tuple[int, int]]] = {}
     for (one, other), weight in shared.items():
         rows.setdefault(one, []).append((other, weight))
@@ -189,14 +189,14 @@ def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, Operato
     return found[::-1]
 
 
-def _longer(best: Sequence[_Chain], pair: tuple[int, int], weight: int) -> _Chain:
+def _longer(best: Sequence[_StagePairs], pair: tuple[int, int], weight: int) -> _StagePairs:
     """The heaviest chain that ends before `pair`, extended by it."""
     index = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
     rest = best[index - 1] if index else None
-    return _Chain(weight + (rest.weight if rest else 0), pair, rest)
+    return _StagePairs(weight + (rest.weight if rest else 0), pair, rest)
 
 
-def _put_in(best: list[_Chain], chain: _Chain) -> None:
+def _put_in(best: list[_StagePairs], chain: _StagePairs) -> None:
     """Inserts a chain unless one that ends no later is as heavy; removes the chains that it dominates."""
     index = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
     if index and best[index - 1].weight >= chain.weight:

@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from iosched.scheduler.baselines import ready_sets
-from iosched.scheduler.cost import Curtailable, Question, Remeasurable
+from iosched.scheduler.cost import CostQuestion, Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Latencies, Lattice, bits, popcount
@@ -23,7 +23,7 @@ _NEAR_TIES = 8  # stages of the next best schedules that are measured again in o
 
 
 @dataclass(frozen=True)
-class Round:
+class SearchRound:
     """Stages to measure next, by position in `lattice.stages`.
 
     Attributes:
@@ -80,14 +80,14 @@ class Exploration:
     _n_alone: int = 0
     _only_settled: bool = False  # rounds ran out, and the best schedule has stages that were measured only once
     _ended: bool = False  # and not by a deadline
-    _rounds: Iterator[Round] | None = field(default=None, repr=False)
+    _rounds: Iterator[SearchRound] | None = field(default=None, repr=False)
 
     @property
     def started(self) -> bool:
         """Whether `next_round` has been called."""
         return self._rounds is not None
 
-    def measure(self, position: int, wanted: Round) -> int:
+    def measure(self, position: int, wanted: SearchRound) -> int:
         """Measures a stage of a round unless it is ruled out; returns the number of measurements."""
         if wanted.more:
             self.latencies.remeasure(position)
@@ -95,7 +95,7 @@ class Exploration:
         worse_than_us = wanted.worse_than_us.get(position, math.inf)
         return self.latencies.measure(position, self.effort.bound_slack, worse_than_us)
 
-    def questions(self, wanted: Round) -> list[Question]:
+    def questions(self, wanted: SearchRound) -> list[CostQuestion]:
         """The questions of a round; answers to some may rule out others."""
         slack, worse_than_us = self.effort.bound_slack, wanted.worse_than_us
         found = [
@@ -109,7 +109,7 @@ class Exploration:
         ]
         return [*found, *self.latencies.bound_questions()] if wanted.bounds else found
 
-    def next_round(self, is_over: Callable[[], bool]) -> Round | None:
+    def next_round(self, is_over: Callable[[], bool]) -> SearchRound | None:
         """What to measure next, or None at the end.
 
         Single operators come first: they form the sequential schedule, which an early deadline leaves.
@@ -118,28 +118,28 @@ class Exploration:
             self._rounds = self._all_rounds(is_over)
         return next((wanted for wanted in self._rounds if wanted.positions or wanted.bounds or wanted.later), None)
 
-    def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[Round]:
-        yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
+    def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[SearchRound]:
+        yield SearchRound(self.latencies.missing(self.latencies.single_operators()), bounds=True)
         self._n_alone = self.latencies.n_measured
-        yield Round(self.latencies.missing(self.suggested), later=bool(self.suggested))
+        yield SearchRound(self.latencies.missing(self.suggested), later=bool(self.suggested))
         if self.latencies.fill_bounds(is_over):
             yield from self._beyond_operators()
             yield from self._undisturbed(is_over)
             yield from self._measured_again()
         self._ended = True
 
-    def _beyond_operators(self) -> Iterator[Round]:
+    def _beyond_operators(self) -> Iterator[SearchRound]:
         limit = self.effort.max_measurements
         if self.effort.exhaustive or not self.latencies.informative:
             everything = self.latencies.missing(range(len(self.lattice.stages)))
-            yield Round(everything[:limit])
+            yield SearchRound(everything[:limit])
             self.proven = limit is None or len(everything) <= limit
         else:
             yield from self._along_shortest_paths()
         if not self.proven:
-            yield Round(self._greedy_if_promising())
+            yield SearchRound(self._greedy_if_promising())
 
-    def _undisturbed(self, is_over: Callable[[], bool]) -> Iterator[Round]:
+    def _undisturbed(self, is_over: Callable[[], bool]) -> Iterator[SearchRound]:
         """Continues the search with the low ends of latencies that had interference.
 
         Otherwise a stage that looked too slow would never be measured again. Nothing can change if there is only one
@@ -148,17 +148,17 @@ class Exploration:
         for _ in range(_REPEATS if len(self.lattice.stages) > 1 else 0):
             if not any(flags.any() for flags in self.latencies.disturbed().values()):
                 return
-            yield Round([], later=True)
+            yield SearchRound([], later=True)
             best = shortest_path(self.lattice, self.latencies.known_us()) if math.isfinite(self._best_us()) else []
             self.latencies.forget_disturbed()
             self.proven = False
-            yield Round(self.latencies.missing([*self.latencies.single_operators(), *best]), bounds=True)
+            yield SearchRound(self.latencies.missing([*self.latencies.single_operators(), *best]), bounds=True)
             self.latencies.refill_bounds(is_over)
             yield from self._beyond_operators()
             if not self.proven:  # the bounds rule nothing out
                 self.latencies.recall_forgotten()
 
-    def _measured_again(self) -> Iterator[Round]:
+    def _measured_again(self) -> Iterator[SearchRound]:
         """Continues until the stages of the best schedule, and of close ones, were measured twice.
 
         A stage whose first latency was too low gets onto the best schedule, is measured again, and drops out.
@@ -170,7 +170,7 @@ class Exploration:
             doubtful = self._doubtful() or self._near_ties()
             if not doubtful:
                 return
-            yield Round(doubtful, more=True)
+            yield SearchRound(doubtful, more=True)
             self.latencies.refresh_bounds()
             if self.latencies.informative and not self.effort.exhaustive:
                 self.proven = False
@@ -193,7 +193,7 @@ class Exploration:
         nearest = close[np.argsort(through[close], kind="stable")]
         return self.latencies.one_of_each(nearest.tolist())[:_NEAR_TIES]
 
-    def _along_shortest_paths(self) -> Iterator[Round]:
+    def _along_shortest_paths(self) -> Iterator[SearchRound]:
         """LazySP, twice: with full bounds to find a good schedule, then with slackened bounds to prove it.
 
         Slackened bounds alone favour unmeasured stages, and a limited search would end among stages that only looked
@@ -212,7 +212,7 @@ class Exploration:
         least = self.effort.bound_slack
         return self.latencies.bounds_us(least, factors(self.latencies, OPTIMISTIC if prove else LIKELY, least))
 
-    def _follow(self, *, prove: bool) -> Iterator[Round]:
+    def _follow(self, *, prove: bool) -> Iterator[SearchRound]:
         lattice, latencies = self.lattice, self.latencies
         predicts = self.effort.gap > 0
         slack = self.effort.bound_slack if prove or predicts else 1.0
@@ -229,7 +229,7 @@ class Exploration:
             if self._is_spent():
                 return
             wanted = latencies.groups_first(missing) if prove and not predicts else missing
-            yield Round(wanted, worse_than_us=self._worse_than_us(missing, wanted, best))
+            yield SearchRound(wanted, worse_than_us=self._worse_than_us(missing, wanted, best))
             if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
                 lattice = within(lattice, lowest, distances(lattice, lowest), best)
 

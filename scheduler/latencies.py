@@ -12,10 +12,10 @@ import numpy as np
 from iosched.scheduler.cost import (
     ConcurrentBounds,
     CostModel,
+    CostQuestion,
     Curtailable,
     Disturbable,
     OperatorBounds,
-    Question,
     Remeasurable,
     ask,
     operator_question,
@@ -110,7 +110,7 @@ class KnownLatencies:
         bounds = [self.cost.lower_bound_us(self.stage_by(position, strategy)) for position in unknown[first].tolist()]
         self.bound[strategy][unknown] = np.maximum(np.array(bounds, dtype=np.float64), 0.0)[members]
 
-    def bound_questions(self) -> list[Question]:
+    def bound_questions(self) -> list[CostQuestion]:
         """The questions about operators of `fill_bounds` and `refill_bounds`."""
         if not isinstance(self.cost, OperatorBounds):
             return []
@@ -212,7 +212,7 @@ class KnownLatencies:
         """The stages of one operator, in topological order."""
         return [int(position) for position in np.flatnonzero(popcount(self.lattice.stages) == 1)]
 
-    def questions(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> list[Question]:
+    def questions(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> list[CostQuestion]:
         """The questions of `measure`; an answer may rule out later ones."""
         open_ones = self._open_strategies(position, slack)
         return [self._question(position, strategy, worse_than_us) for strategy in open_ones]
@@ -255,9 +255,9 @@ class KnownLatencies:
         self.forgotten[strategy][alike] = np.nan
         self.n_measured += 1
 
-    def _question(self, position: int, strategy: Strategy, worse_than_us: float) -> Question:
+    def _question(self, position: int, strategy: Strategy, worse_than_us: float) -> CostQuestion:
         limit_us = min(worse_than_us, self._best_us(position)) if isinstance(self.cost, Curtailable) else math.inf
-        return Question(self.stage_by(position, strategy), worse_than_us=limit_us)
+        return CostQuestion(self.stage_by(position, strategy), worse_than_us=limit_us)
 
     def disturbed(self) -> dict[Strategy, Flags]:
         """For each strategy, which stages have a latency with interference."""
@@ -284,12 +284,12 @@ class KnownLatencies:
         if self.rounds and isinstance(self.cost, OperatorBounds) and self._ask_operators(deadline):
             self._bound_by_operators(self.cost)
 
-    def questions_again(self, position: int) -> list[Question]:
+    def questions_again(self, position: int) -> list[CostQuestion]:
         """The questions of `remeasure`."""
         strategy = self._best_strategy(position)
         if not isinstance(self.cost, Remeasurable) or self.settled[strategy][position]:
             return []
-        return [Question(self.stage_by(position, strategy), "again")]
+        return [CostQuestion(self.stage_by(position, strategy), "again")]
 
     def remeasure(self, position: int) -> None:
         """Requests a stage again, by its best measured strategy; raises a ValueError for NaN or a negative answer."""
@@ -366,7 +366,7 @@ def stages_within(order: Relation, masks: Mapping[Strategy, Sequence[int]]) -> t
     return None if order.full in sets else sets
 
 
-def _of_bounds(name: str) -> tuple[Question, Question]:
+def _of_bounds(name: str) -> tuple[CostQuestion, CostQuestion]:
     return operator_question(name, "operator"), operator_question(name, "work")
 
 

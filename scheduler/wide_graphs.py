@@ -16,7 +16,7 @@ from itertools import groupby
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy_stages
 from iosched.scheduler.blocks import BlockOperators
-from iosched.scheduler.cost import CostModel, OperatorBounds, Question, Remeasurable
+from iosched.scheduler.cost import CostModel, CostQuestion, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Relation, bits, in_order, relation
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -42,7 +42,7 @@ def across_cuts(
     blocks: Sequence[Block],
     pruning: Pruning,
     is_over: Callable[[], bool],
-    hand_over: Callable[[Sequence[Question]], None],
+    hand_over: Callable[[Sequence[CostQuestion]], None],
     doubted: Remeasurable | None = None,
 ) -> Improved:
     """Replaces neighbouring blocks that were cut out of a wider one by one block of stages that cross the cuts, if
@@ -61,7 +61,7 @@ def across_cuts(
         total = Schedule(tuple(kept)).predicted_us
         if cut and len(indices) > 1 and total is not None:
             names = in_order(graph, (name for index in indices for name in parts[index].operators))
-            trial = _Trial(cost, total, is_over, hand_over, doubted)
+            trial = _ScheduleComparison(cost, total, is_over, hand_over, doubted)
             trial.learn(stage for block in kept for stage in block.stages)
             stages = _best_across(graph, names, pruning, trial)
             measured, remeasured = measured + trial.n_measured, remeasured + trial.n_remeasured
@@ -72,7 +72,7 @@ def across_cuts(
 
 
 def _best_across(
-    graph: ComputationGraph, names: Sequence[str], pruning: Pruning, trial: _Trial
+    graph: ComputationGraph, names: Sequence[str], pruning: Pruning, trial: _ScheduleComparison
 ) -> tuple[Stage, ...] | None:
     best = trial.beaten_by(greedy_stages(graph, names))
     for _ in range(_BEAMS):
@@ -89,7 +89,7 @@ def _best_across(
 
 
 @dataclass
-class _Trial:
+class _ScheduleComparison:
     """Compares schedules with the best one so far, of `limit_us`, and measures each only while it may still be faster.
 
     `known_us` are latencies of concurrent stages by their groups; `settled` ones were measured a second time, on
@@ -99,7 +99,7 @@ class _Trial:
     cost: CostModel
     limit_us: float
     is_over: Callable[[], bool]
-    hand_over: Callable[[Sequence[Question]], None]
+    hand_over: Callable[[Sequence[CostQuestion]], None]
     doubted: Remeasurable | None = None
     n_measured: int = 0
     n_remeasured: int = 0
@@ -125,10 +125,10 @@ class _Trial:
         return estimate_us
 
     def beaten_by(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
-        unknown = [Question(stage) for stage in stages if stage.groups not in self.known_us]
+        unknown = [CostQuestion(stage) for stage in stages if stage.groups not in self.known_us]
         total = self._total_us(stages, self._measured_us, unknown)
         if total < self.limit_us and self.doubted is not None:
-            again = [Question(stage, "again") for stage in stages if stage.groups not in self.settled]
+            again = [CostQuestion(stage, "again") for stage in stages if stage.groups not in self.settled]
             total = self._total_us(stages, self._measured_again_us, again)
         if not total < self.limit_us:
             return None
@@ -136,7 +136,7 @@ class _Trial:
         return tuple(replace(stage, predicted_us=self.known_us[stage.groups]) for stage in stages)
 
     def _total_us(
-        self, stages: Sequence[Stage], latency_us: Callable[[Stage], float], questions: Sequence[Question]
+        self, stages: Sequence[Stage], latency_us: Callable[[Stage], float], questions: Sequence[CostQuestion]
     ) -> float:
         """The total latency; infinite once it cannot be below the limit, or after the deadline.
 

@@ -35,7 +35,7 @@ PARTS = {
     ),
     "iosched.runtime.cuda": (
         *("kernel", "layout", "builder", "gpu", "source", "cudnn"),
-        *("kernels", "onnxruntime", "lower", "execute", "trials", "backend", "samples"),
+        *("kernels", "onnxruntime", "lower", "execute", "part_timer", "backend", "samples"),
     ),
     "iosched.profiler": ("measuring", "store", "baselines", "devices"),
 }

@@ -13,7 +13,7 @@ from host_gpu import HostGpu
 
 from iosched.cli.main import cli
 from iosched.jobs.selftest import CheckResult, SelfTest
-from iosched.profiler.devices.cuda.checks import MODEL, cuda_checks
+from iosched.profiler.devices.cuda.gpu_checks import MODEL, cuda_checks
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "cuda.md").read_text().partition("## The first hour on a GPU\n")[2]

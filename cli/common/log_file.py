@@ -37,7 +37,7 @@ _SECRETS = (
 _log = logger(__name__)
 
 
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """Prefix every line of a record with time, level, process and logger."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -61,7 +61,7 @@ class _Appending(logging.Handler):
         super().__init__(logging.DEBUG)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self.trouble: OSError | None = None
-        self.setFormatter(_Lines())
+        self.setFormatter(_LineFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a record; a write error stops the log, not the command."""

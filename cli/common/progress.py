@@ -45,7 +45,7 @@ class TerminalObserver(Observer, Protocol):
         ...
 
 
-class _Silence:
+class _SilentProgress:
     def __init__(self) -> None:
         self._phases = Phases()
 
@@ -140,7 +140,7 @@ def progress_bar(budget_s: float | None = None) -> Iterator[TerminalObserver]:
         budget_s: time limit of the work in seconds, or None.
     """
     if quiet() or not sys.stderr.isatty():
-        yield _Silence()
+        yield _SilentProgress()
         return
     from rich.console import Console
     from rich.progress import Progress

@@ -12,7 +12,7 @@ from iosched.cli.pictures.svg import GREY, INK, picture, text
 from iosched.jobs.exploring.objectives import LATENCY, Objective
 
 if TYPE_CHECKING:
-    from iosched.jobs.exploring.result import Individual, StudyHistory
+    from iosched.jobs.exploring.explore_result import Individual, StudyHistory
 
 _WIDTH, _HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 96, 36, 104, 74

@@ -279,7 +279,7 @@ def _device_findings(value: str | int, place: str) -> Iterator[Finding]:
 
 def check_kernels(request: DoctorRequest) -> Section:
     """Counts of the model's kernels by operator; empty without a model."""
-    from iosched.profiler.devices.device import CountsKernelCalls
+    from iosched.profiler.devices.profiled_device import CountsKernelCalls
     from iosched.profiler.devices.resolve import resolve
 
     if request.model is None:

@@ -18,7 +18,7 @@ from optuna.samplers import RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from iosched.jobs.exploring.front import Point, best_first, ranks
+from iosched.jobs.exploring.pareto_front import Point, best_first, ranks
 from iosched.models.graph import Scalar
 
 P_MUTATION, P_CROSSOVER = 0.58, 0.5

@@ -16,10 +16,10 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from iosched.jobs.exploring.front import Point
+from iosched.jobs.exploring.explore_result import Feedback, Individual, State
 from iosched.jobs.exploring.locking import study_lock
 from iosched.jobs.exploring.objectives import CARD_KEY, Card, card_of, total_violation
-from iosched.jobs.exploring.result import Feedback, Individual, State
+from iosched.jobs.exploring.pareto_front import Point
 from iosched.jobs.exploring.samplers import SamplerKind, sampling
 from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.models.errors import UsageError

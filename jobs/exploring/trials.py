@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosched.jobs.batching.plan import composed
+from iosched.jobs.batching.model_clusters import composed
+from iosched.jobs.exploring.explore_result import Feedback, Latency
+from iosched.jobs.exploring.explore_settings import ExploreSettings, ParsedSettings
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
-from iosched.jobs.exploring.result import Feedback, Latency
 from iosched.jobs.exploring.score import SCORE, Score, Scored, Scores
-from iosched.jobs.exploring.settings import ExploreSettings, ParsedSettings
 from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Step
-from iosched.jobs.pool.task import Pending, Pool, Target, Task
+from iosched.jobs.pool.task import Pending, Target, Task, WorkerPool
 from iosched.jobs.ranking.model_cost import ModelCost
-from iosched.jobs.ranking.task import cost_task
+from iosched.jobs.ranking.rank_task import cost_task
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.models.mutation.edit import AnswerError
@@ -94,7 +94,7 @@ class Trials:
     space: Space
     asked: ParsedSettings
     settings: ExploreSettings
-    pool: Pool
+    pool: WorkerPool
     targets: Mapping[str, Target]
     strategy: StudyStrategy
     observer: Observer

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from iosched.jobs.loading.model import LoadedModel, load, of_plan, read_file, read_with_document
+from iosched.jobs.loading.loaded_model import LoadedModel, load, of_plan, read_file, read_with_document
 from iosched.jobs.loading.plan import opened_plan, path_in
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.dynamic_batch import DynamicBatchModel, declared

@@ -14,8 +14,8 @@ from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.log import logger
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import AttachedModel, Way
-from iosched.profiler.measuring.deciding import Session, Trial, shares, until_settled
+from iosched.profiler.devices.profiled_device import AttachedModel, Way
+from iosched.profiler.measuring.deciding import SampledRounds, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
 from iosched.profiler.store.latencies import ModelLatencies
@@ -179,7 +179,7 @@ class Comparison:
             return Trial(known, {OPENVINO: 0.5}, (REFERENCE,))
         return Trial(known, shares(found, self._earlier(known, texts), [n for n in _UNSEARCHED if n in texts]), plain)
 
-    def _earlier(self, known: Sequence[Session], texts: Mapping[str, str]) -> int:
+    def _earlier(self, known: Sequence[SampledRounds], texts: Mapping[str, str]) -> int:
         """The number of schedules compared before under other names."""
         return len({name for session in known for name in session.samples_us} - texts.keys())
 

@@ -12,8 +12,8 @@ from iosched.jobs.open_model import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel, OpenModel, Prices
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel, Prices
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition

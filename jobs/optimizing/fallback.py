@@ -16,7 +16,7 @@ from iosched.models.errors import IoschedError, PlanError, UsageError
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.probing import extracted_operators
-from iosched.profiler.devices.device import ProfiledDevice, Running
+from iosched.profiler.devices.profiled_device import ProfiledDevice, Running
 from iosched.runtime.faults import NOT_THE_MODEL, Faults, named, plan_error, summary
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import ExecutionError
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 from iosched.scheduler.strategies import is_searched

@@ -5,10 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from iosched.jobs.bisect_mismatch.bisect import first_difference
-from iosched.jobs.bisect_mismatch.difference import FirstDifference
-from iosched.jobs.bisect_mismatch.model_pair import MismatchCase, Original
-from iosched.jobs.bisect_mismatch.report import lines, mismatch_text, sentence
+from iosched.jobs.bisect_mismatch import (
+    FirstDifference,
+    MismatchCase,
+    Original,
+    first_difference,
+    lines,
+    mismatch_text,
+    sentence,
+)
 from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.models.composition.values import is_random
 from iosched.models.errors import DeviceError, MismatchError

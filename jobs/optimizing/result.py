@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from iosched.jobs.annotate import annotated
-from iosched.jobs.bisect_mismatch.difference import FirstDifference
-from iosched.jobs.loading.model import LoadedModel
-from iosched.jobs.optimizing.verdict import Intervals, Verdict
+from iosched.jobs.bisect_mismatch import FirstDifference
+from iosched.jobs.loading.loaded_model import LoadedModel
+from iosched.jobs.optimizing.verdict import LatencyIntervals, Verdict
 from iosched.jobs.schedule_file import document_from, search_record
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
@@ -21,8 +21,8 @@ from iosched.models.export import write_model
 from iosched.models.files import atomic_write
 from iosched.models.model import Model
 from iosched.models.source import StrPath
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import AttachedModel
 from iosched.profiler.measuring.deciding import Decision
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.compare import Check
@@ -121,7 +121,7 @@ class OptimizeResult:
     measured_share: float | None = None
     sequential_measured_share: float | None = None
     notes: tuple[str, ...] = ()
-    intervals: Intervals | None = None
+    intervals: LatencyIntervals | None = None
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None

@@ -26,10 +26,9 @@ from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel, TeamWays, Way
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all
-from iosched.profiler.measuring.rate import measure_rates, turn_seconds
+from iosched.profiler.devices.measured_costs import MeasuredCosts
+from iosched.profiler.devices.profiled_device import AttachedModel, TeamWays, Way
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, measure_rates, rate_turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
@@ -107,7 +106,7 @@ class _Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
+class _ThroughputJob:
     here: AttachedModel
     ways: TeamWays
     choices: TeamChoices
@@ -257,10 +256,12 @@ def best_throughput(
     """
     assert here.teams is not None
     lanes = here.cost.lanes
-    time_budget = replace(time_budget, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
+    time_budget = replace(
+        time_budget, turn_s=lambda run_s: rate_turn_seconds(lanes * run_s)
+    )  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
     choices, faults = team_choices(model, lanes), Faults(settings.strict)
-    job = _Job(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
+    job = _ThroughputJob(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
@@ -269,7 +270,7 @@ def best_throughput(
 
 
 def _compared(
-    job: _Job, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
+    job: _ThroughputJob, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
     """Measures all interleaved, without our own if its outputs differ."""
     here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
@@ -306,7 +307,7 @@ def _compared(
         return measured, (*notes, *job.time_budget.notes(min(len(each.samples_us) for each in measured.values())))
 
 
-def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
+def _n_kernels(job: _ThroughputJob, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
     if chosen == OPENVINO:
         return None
     if chosen == "iosched":
@@ -318,7 +319,7 @@ def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) 
 
 
 def _verdict(
-    job: _Job,
+    job: _ThroughputJob,
     choice: _Choice,
     measured: Mapping[str, Measurement],
     plain: tuple[Teams | None, ReferenceSettings],

@@ -12,7 +12,7 @@ from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
-from iosched.profiler.devices.device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
+from iosched.profiler.devices.profiled_device import LEVEL, AttachedModel, OpenModel, Running, Uncertainty
 from iosched.profiler.measuring.deciding import Decision, Trial
 from iosched.profiler.measuring.interleave import relative_speed_text
 from iosched.profiler.measuring.statistics import Interval, Measurement
@@ -35,7 +35,7 @@ _NOT_FASTER = (
 
 
 @dataclass(frozen=True)
-class Intervals:
+class LatencyIntervals:
     """Uncertainty of the latencies of the schedule found and of the baselines.
 
     Attributes:
@@ -84,7 +84,7 @@ class Verdict:
     verdict: Decision | None = None
     candidate: str | None = None
     sequential_measured_share: float | None = None
-    intervals: Intervals | None = None
+    intervals: LatencyIntervals | None = None
     teams: Teams | None = None
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
@@ -276,7 +276,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     )
 
 
-def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedule]) -> Intervals | None:
+def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedule]) -> LatencyIntervals | None:
     """Intervals of computed latencies; None if latencies are measured.
 
     Args:
@@ -286,7 +286,7 @@ def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedu
         return None
     stages = {name: tuple(schedule.stages) for name, schedule in schedules.items()}
     found = stages["iosched"]
-    return Intervals(
+    return LatencyIntervals(
         {name: uncertainty.latency_us(each) for name, each in stages.items()},
         {name: uncertainty.ratio(each, found) for name, each in stages.items() if name != "iosched"},
     )
@@ -297,7 +297,7 @@ def _kernel_count(stage: Stage) -> int:
 
 
 def _reason(
-    shipped: Shipped, latency_us: Mapping[str, float], intervals: Intervals | None, measured_share: float | None
+    shipped: Shipped, latency_us: Mapping[str, float], intervals: LatencyIntervals | None, measured_share: float | None
 ) -> str:
     by = "the analytic model" if measured_share is None else "measured and computed latencies"
     if shipped == "sequential":

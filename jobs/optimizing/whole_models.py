@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from iosched.jobs.optimizing.verdict import Verdict
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
-from iosched.profiler.devices.device import AttachedModel
+from iosched.profiler.devices.profiled_device import AttachedModel
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential

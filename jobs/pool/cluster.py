@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeVar
 from iosched.jobs.pool import messages, transport
 from iosched.jobs.pool.messages import Done, Facts, Failed, Measured, Unusable
 from iosched.jobs.pool.ray.address import parse_cluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.rows import RowLog, RowWriter, family_of, is_of_gpu
 from iosched.jobs.pool.scheduling import Assignment, ScheduledWorker
-from iosched.jobs.pool.task import POLL_S, Budget, How, Pending, Target, Task
+from iosched.jobs.pool.task import POLL_S, How, JobBudget, Pending, Target, Task
 from iosched.jobs.pool.task_registry import TaskRegistry, what_of
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost, Places, Said, Send, Transport, Unreached
@@ -83,7 +83,7 @@ class PoolObserver(Protocol):
 
 
 class ClusterPool:
-    """Runs tasks on the workers of a cluster; see `Pool`. A context manager.
+    """Runs tasks on the workers of a cluster; see `WorkerPool`. A context manager.
 
     Args:
         connect: opens a transport, also after one has ended. Raises `DeviceError` if that is impossible.
@@ -160,9 +160,9 @@ class ClusterPool:
         up = [active.facts.device for active in self._slots.active.values()]
         return max((up.count(device) for device in devices), default=0) or 1
 
-    def budget(self, seconds: float | None) -> Budget | None:
+    def budget(self, seconds: float | None) -> JobBudget | None:
         """Creates a job's budget, which starts when the first worker has a model open."""
-        return None if seconds is None else Budget(seconds)
+        return None if seconds is None else JobBudget(seconds)
 
     def status(self) -> PoolStatus:
         """Returns the current status, or the last one after `close`."""

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.jobs.open_model import profile_database
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import POLL_S, Budget, Context, How, Pending, Pool, Target, Task
+from iosched.jobs.pool.task import POLL_S, Context, How, JobBudget, Pending, Target, Task, WorkerPool
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
 
@@ -25,8 +25,8 @@ _LOCAL = "this machine"
 """The only worker. Tasks for different devices run one after another."""
 
 
-class LocalPool(Pool):
-    """Runs tasks on this machine; see `Pool`. A context manager that closes open models.
+class LocalPool(WorkerPool):
+    """Runs tasks on this machine; see `WorkerPool`. A context manager that closes open models.
 
     Args:
         profile_db: the profile database of open models; by default the user's.
@@ -60,9 +60,9 @@ class LocalPool(Pool):
         del profile_db, may_simulate
         return Target(resolve(text).info.key, text, _LOCAL)
 
-    def budget(self, seconds: float | None) -> Budget | None:
+    def budget(self, seconds: float | None) -> JobBudget | None:
         """Creates a job's budget, which starts now."""
-        return None if seconds is None else Budget(seconds, time.monotonic())
+        return None if seconds is None else JobBudget(seconds, time.monotonic())
 
     def submit(self, task: Task[R]) -> Pending[R]:
         """Queues a task for a later `wait`."""

@@ -1,6 +1,6 @@
 """Messages between the driver and a worker, as JSON that is parsed and never executed.
 
-    Call, Known, Stop                                   driver to worker
+    Call, Known, StopAssignment                         driver to worker
     Facts                                               worker to driver, the first message
     Opened, Measured, Progress, Step, Asked             worker to driver during an assignment
     Done, Failed, Unusable                              worker to driver at the end
@@ -23,7 +23,7 @@ from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.tables import Row, values_of
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.document_format import Digest
 
 QUESTIONS = "questions"
@@ -81,7 +81,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The input of a packet: questions about a model that is opened with these settings."""
 
     opening: OpenSettings
-    questions: tuple[Question, ...] = ()
+    questions: tuple[CostQuestion, ...] = ()
 
 
 class Known(_Message, frozen=True, tag="known"):
@@ -91,7 +91,7 @@ class Known(_Message, frozen=True, tag="known"):
     rows: Rows
 
 
-class Stop(_Message, frozen=True, tag="stop"):
+class StopAssignment(_Message, frozen=True, tag="stop"):
     """Ends an assignment.
 
     Attributes:
@@ -153,7 +153,7 @@ class Progress(_Message, frozen=True, tag="progress"):
 
 
 class Step(_Message, frozen=True, tag="step"):
-    """Reports the value of a running score command after a number of steps. The driver may answer with `Stop`."""
+    """Reports a score command's value after a number of steps. The driver may answer with `StopAssignment`."""
 
     call: Count
     step: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -165,7 +165,7 @@ class Asked(_Message, frozen=True, tag="asked"):
 
     call: Count
     opening: dict[str, Any]
-    questions: tuple[Question, ...]
+    questions: tuple[CostQuestion, ...]
 
 
 class Done(_Message, frozen=True, tag="done"):
@@ -191,7 +191,7 @@ class Unusable(_Message, frozen=True, tag="unusable"):
 
 Report = Opened | Progress | Step | Asked
 SaidMessage = Facts | Measured | Report | Done | Failed | Unusable
-ToldMessage = Call | Known | Stop
+ToldMessage = Call | Known | StopAssignment
 prepare(*get_args(SaidMessage), *get_args(ToldMessage))
 
 

@@ -16,8 +16,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.export import write_model
 from iosched.models.model import Model
-from iosched.profiler.devices.device import AttachedModel, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel
 from iosched.scheduler.cost import Prefetchable
 
 W = TypeVar("W")
@@ -84,7 +84,7 @@ class Context(Protocol):
 
 
 @dataclass(eq=False)
-class Budget:
+class JobBudget:
     """Limits the wall time of a job, from when the first worker has a model open. All tasks of a job share one budget.
 
     Attributes:
@@ -148,7 +148,7 @@ class Task(Generic[R]):
     model: Model
     device: str
     asks: bool = False
-    budget: Budget | None = None
+    budget: JobBudget | None = None
     rows: Rows = ()
     on_said: Callable[[Progress | Step], None] = ignored
 
@@ -213,7 +213,7 @@ class Target:
         return replace(settings, device=self.asked, profile_db=None if self.is_elsewhere else settings.profile_db)
 
 
-class Pool(Protocol):
+class WorkerPool(Protocol):
     """Runs tasks on workers; the defaults are those of this machine.
 
     Attributes:
@@ -261,12 +261,12 @@ class Pool(Protocol):
         """Stops a task. A task that has not started ends at once, without a result."""
         ...
 
-    def budget(self, seconds: float | None) -> Budget | None:
+    def budget(self, seconds: float | None) -> JobBudget | None:
         """Creates a job's budget, which starts now or when the first worker has a model open."""
         ...
 
 
-def outcome(pool: Pool, pending: Pending[R], interrupt: Interrupt) -> R:
+def outcome(pool: WorkerPool, pending: Pending[R], interrupt: Interrupt) -> R:
     """Waits for the result of a task; asks the user how to end it after an interruption.
 
     Raises:

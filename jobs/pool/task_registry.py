@@ -23,7 +23,7 @@ from iosched.jobs.pool.task_queue import QueuedTask
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.worker_slots import GO_ON, ActiveWorker
 from iosched.models.errors import ExecutionError, IoschedError
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 
 R = TypeVar("R")
 
@@ -59,7 +59,7 @@ class _AskedTask(QueuedTask):
 
     submitted: Submitted
     opening: dict[str, Any]
-    question: Question
+    question: CostQuestion
 
 
 class TaskRegistry:
@@ -111,7 +111,7 @@ class TaskRegistry:
             if each.pending is pending:
                 each.stop = how
                 for number in each.holders:
-                    self._tell(self.scheduler.assignments[number], messages.Stop(call=number, how=how), None)
+                    self._tell(self.scheduler.assignments[number], messages.StopAssignment(call=number, how=how), None)
         self._end_stopped()
 
     def give(self, active: dict[str, ActiveWorker], now_s: float) -> None:
@@ -136,7 +136,7 @@ class TaskRegistry:
             self._tell(call, message, str(self._path(submitted.sent)))
             submitted.has_begun = submitted.has_begun or is_whole
             if is_whole and submitted.stop is not None:
-                self._tell(call, messages.Stop(call=call.number, how=submitted.stop), None)
+                self._tell(call, messages.StopAssignment(call=call.number, how=submitted.stop), None)
 
     def report(self, said: messages.Report, worker: str, device: str, now_s: float) -> None:
         """Handles a worker's report about an assignment, unless the worker does not have it or its task has ended.
@@ -235,7 +235,7 @@ class TaskRegistry:
     def _handle(self, decisions: Decisions, reason: str) -> None:
         """Stops superfluous assignments, fails lost tasks, and resumes waiting assignments."""
         for call in decisions.superfluous:
-            self._tell(call, messages.Stop(call=call.number, how="now"), None)
+            self._tell(call, messages.StopAssignment(call=call.number, how="now"), None)
         for task in decisions.failed:
             if isinstance(task, Submitted):
                 text = f"{task.text}: workers were lost again and again as they did it"

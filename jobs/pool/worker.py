@@ -7,39 +7,47 @@ for answers measures nothing; the thread runs other assignments until they arriv
 from __future__ import annotations
 
 import math
+import platform
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 import msgspec
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 from iosched.jobs.open_model import SharedResources
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.codec import read_as
-from iosched.jobs.pool.messages import QUESTIONS, Call, Questions, SentModel
-from iosched.jobs.pool.probe import probe_model, probed
+from iosched.jobs.pool.messages import QUESTIONS, Call, Facts, Questions, SentModel
 from iosched.jobs.pool.sending import checked, unpacked
 from iosched.jobs.pool.task import Context, How, Kind
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceLostError, ExecutionError, UsageError
+from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import AttachedModel, OpenModel, ProfiledDevice
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.measured_costs import MeasuredCosts
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel, ProfiledDevice, attached
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Row
+from iosched.profiler.store.stages import MOST_TRIES
+from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
 from iosched.runtime.faults import Faults
-from iosched.scheduler.cost import Prefetchable, Question, ask
+from iosched.scheduler.cost import CostQuestion, Disturbable, Prefetchable, ask
+from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
+
+_PROBE_CHANNELS, _PROBE_SIZE = 16, 28
 
 _KEPT_MODELS = 2
 _POLL_S = 0.01
@@ -87,7 +95,7 @@ class Worker:
         self._inbox: SimpleQueue[tuple[bytes, Fetch]] = SimpleQueue()
         self._assignments: deque[tuple[Call, Fetch]] = deque()
         self.known: dict[int, Sequence[Row]] = {}
-        self.stops: dict[int, messages.Stop] = {}
+        self.stops: dict[int, messages.StopAssignment] = {}
         self.waiting: list[_Open] = []
         self._models: OrderedDict[tuple[str, str], Model] = OrderedDict()
         self._open: _Open | None = None
@@ -371,7 +379,7 @@ class RemotePrefetch:
     opened: _Open
     is_over: Callable[[], bool]
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         """Waits for answers to the unknown questions; returns early at an interruption."""
         asked = tuple(self._distinct(self._unknown(questions)))
         if len(asked) < _MIN_QUESTIONS:
@@ -389,7 +397,7 @@ class RemotePrefetch:
         finally:
             worker.waiting.pop()
 
-    def _unknown(self, questions: Iterable[Question]) -> Iterable[Question]:
+    def _unknown(self, questions: Iterable[CostQuestion]) -> Iterable[CostQuestion]:
         """Yields the questions that the database cannot answer."""
         cost = self.opened.model.cost
         for question in questions:
@@ -400,9 +408,9 @@ class RemotePrefetch:
             if not is_known:
                 yield question
 
-    def _distinct(self, questions: Iterable[Question]) -> Iterable[Question]:
+    def _distinct(self, questions: Iterable[CostQuestion]) -> Iterable[CostQuestion]:
         """Removes duplicates: keeps the most thorough question per measurement."""
-        found: dict[tuple[object, ...], Question] = {}
+        found: dict[tuple[object, ...], CostQuestion] = {}
         for question in questions:
             key = self._key(question)
             before = found.get(key, question)
@@ -411,7 +419,7 @@ class RemotePrefetch:
         whole = {key[:-1] for key in found if key[-1] == "work"}
         return (found[key] for key in found if key[-1] != "latency" or key[:-1] not in whole)
 
-    def _key(self, question: Question) -> tuple[object, ...]:
+    def _key(self, question: CostQuestion) -> tuple[object, ...]:
         stage = question.stage
         kind = "latency" if question.kind == "operator" else question.kind
         return (self._signatures.of(stage), stage.division, kind)
@@ -420,3 +428,56 @@ class RemotePrefetch:
     def _signatures(self) -> Signatures:
         key = self.opened.model.cost.operator_key
         return Signatures(self.opened.model.graph, lambda operator: key(operator.name))
+
+
+def probed(device: ProfiledDevice, settings: OpenSettings, threads: int) -> Facts:
+    """Opens and measures a small model on the device, which shows that the device works.
+
+    Repeats the measurement a few times while other processes interfere.
+
+    Raises:
+        DeviceError: a library is missing, or the device does not work.
+    """
+    rows: list[Row] = []
+    disturbed: list[str] = []
+    with (
+        ProfileDatabase(None, on_kept=rows.extend) as database,
+        closing(device.open(probe_model(), settings, database)) as opened,
+    ):
+        here = attached(opened)
+        key, versions = here.cost.device, dict(here.measuring.versions)
+        stage = Stage(Strategy.CONCURRENT, ((here.graph.operators[0].name,),))
+        for _ in range(MOST_TRIES):
+            here.cost.stage_latency_us(stage)
+            found = [row for row in rows if isinstance(row, StageRow)]
+            if not found or not found[-1].disturbed_by:
+                disturbed = []
+                break
+            disturbed.append(found[-1].disturbed_by)
+            if isinstance(here.cost, Disturbable):
+                here.cost.try_again()
+    return Facts(
+        versions={"iosched": iosched_version(), "python": platform.python_version(), **versions},
+        device=device.info.key,
+        name=device.info.name,
+        key=key,
+        threads=threads,
+        yardstick=tuple(row for row in rows if isinstance(row, CalibrationRow)),
+        disturbed_by=tuple(disturbed),
+    )
+
+
+@cache
+def probe_model() -> Model:
+    """Returns a model of one small convolution, which takes milliseconds on any device."""
+    values = np.random.default_rng(0).standard_normal((_PROBE_CHANNELS, _PROBE_CHANNELS, 3, 3)).astype(np.float32)
+    shape = [1, _PROBE_CHANNELS, _PROBE_SIZE, _PROBE_SIZE]
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(values, "w")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return load_model(proto.SerializeToString(), name="probe")

@@ -20,8 +20,8 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import LEVEL, AttachedModel, attached
+from iosched.profiler.devices.measured_costs import known_us
+from iosched.profiler.devices.profiled_device import LEVEL, AttachedModel, attached
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow

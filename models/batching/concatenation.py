@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, Writer, same, scaled
+from iosched.models.batching.layer import Axes, Constants, Joined, MemberLayer, Single, Writer, same, scaled
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Concat", "Split"})
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """All axes."""
     return same(() if any(0 in shape for shape in layer.results) else range(len(layer.shape)))
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
+def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """The node over all members."""
     cut = integer(layer.node, "axis", 1 if layer.node.op_type == "Concat" else 0)
     cut += len(layer.shape) if cut < 0 else 0
@@ -29,7 +29,7 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     ]
 
 
-def _operand(layer: Layer, operand: Joined | Single | Constants, axis: int, cut: int, writer: Writer) -> str:
+def _operand(layer: MemberLayer, operand: Joined | Single | Constants, axis: int, cut: int, writer: Writer) -> str:
     """An operand, with an axis for the members if they are joined along the node's axis; or a Split's sizes."""
     if isinstance(operand, Constants):
         if layer.node.op_type == "Split":

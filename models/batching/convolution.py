@@ -5,14 +5,14 @@ Output channels of convolutions of one tensor are stacked, without groups.
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Joined, Layer, Single, Writer, same
+from iosched.models.batching.layer import Axes, Joined, MemberLayer, Single, Writer, same
 from iosched.models.node_attributes import assign, integer
 
 TYPES = frozenset({"Conv", "ConvTranspose"})
 _BATCH, _CHANNELS = 0, 1
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """The batch for equal weights, else the channels."""
     data, weights = layer.computed(0), layer.constants
     if data is None or layer.constant(1) is None or len(weights) != len([each for each in layer.operands if each]) - 1:
@@ -22,7 +22,7 @@ def axes(layer: Layer) -> Axes:
     return same([_BATCH if all(each.are_equal for each in weights) else _CHANNELS])
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
+def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """One convolution, grouped by member if the weights differ."""
     data, own = layer.computed(0), layer.names()
     if axis == _BATCH:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosched.models.batch_independence import BROADCAST, UNARY
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Writer, same, varies
+from iosched.models.batching.layer import Axes, Constants, Joined, MemberLayer, Operand, Writer, same, varies
 
 _UNARY = UNARY | {"Clip"}
 _BROADCAST = BROADCAST - {"BitShift", "Clip"}
@@ -11,7 +11,7 @@ TYPES = _UNARY | _BROADCAST
 _BROADCAST_OPSET = 7  # before, an attribute controls broadcasting
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """All axes along which every operand is as long as the result."""
     if layer.opset < _BROADCAST_OPSET and layer.node.op_type in _BROADCAST:
         return {}
@@ -26,13 +26,13 @@ def axes(layer: Layer) -> Axes:
     )
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
+def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """One node; constants that vary along the axis are repeated."""
     inputs = [_operand(layer, operand, axis, writer) for operand in layer.operands]
     return writer.one(layer, axis, inputs)
 
 
-def _operand(layer: Layer, operand: Operand, axis: int, writer: Writer) -> str:
+def _operand(layer: MemberLayer, operand: Operand, axis: int, writer: Writer) -> str:
     if not isinstance(operand, Constants):
         return operand.name if operand else ""
     is_bound = layer.node.op_type in _UNARY  # a Clip's bounds, which are numbers

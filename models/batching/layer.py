@@ -69,7 +69,7 @@ Operand: TypeAlias = Joined | Single | Constants | None
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class MemberLayer:
     """Equivalent nodes, one of each member.
 
     Attributes:
@@ -173,7 +173,7 @@ class Writer:
         assign(self._append(helper.make_node(op_type, inputs, [output])), **attributes)
         return output
 
-    def one(self, layer: Layer, axis: int, inputs: Sequence[str]) -> list[Joined]:
+    def one(self, layer: MemberLayer, axis: int, inputs: Sequence[str]) -> list[Joined]:
         """Append one node like the members', with one output joined along `axis`."""
         name = self.fresh(layer.node.output[0], layer.count)
         self.add(layer.node, inputs, [name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosched.models.batching.layer import Axes, Joined, Layer, Writer, same
+from iosched.models.batching.layer import Axes, Joined, MemberLayer, Writer, same
 from iosched.models.node_attributes import integer
 
 PER_CHANNEL = frozenset({"BatchNormalization", "InstanceNormalization"})
@@ -12,7 +12,7 @@ TYPES = PER_CHANNEL | {"LRN", "LayerNormalization"}
 _BATCH, _CHANNELS = 0, 1
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """Batch and channels for channel parameters; else the axes that are not normalized."""
     node = layer.node
     is_alone = layer.computed(0) is not None and len(layer.joined()) == len(node.output) == 1
@@ -27,7 +27,7 @@ def axes(layer: Layer) -> Axes:
     return same([_CHANNELS, _BATCH] if are_equal else [_CHANNELS])
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
+def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """One normalization."""
     if layer.node.op_type == "LayerNormalization" and not all(each.are_equal for each in layer.constants):
         return [Joined(_scaled_behind(layer, axis, writer), axis, layer.shape)]
@@ -36,7 +36,7 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     return writer.one(layer, axis, [layer.joined()[0].name, *constants])
 
 
-def _scaled_behind(layer: Layer, axis: int, writer: Writer) -> str:
+def _scaled_behind(layer: MemberLayer, axis: int, writer: Writer) -> str:
     """A normalization with scale one, then each member's scale and shift."""
     name = layer.node.output[0]
     scale, *shift = layer.constants

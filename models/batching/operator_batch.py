@@ -24,7 +24,7 @@ from iosched.models.batching import (
     selecting,
 )
 from iosched.models.batching.ensemble import Ensemble, Likeness
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Single, Writer
+from iosched.models.batching.layer import Axes, Constants, Joined, MemberLayer, Operand, Single, Writer
 from iosched.models.canonical import counts_in_form, walked
 from iosched.models.composition.compose import Composition
 from iosched.models.composition.members import owners
@@ -50,8 +50,8 @@ class Rule:
         spreads: whether a node takes one tensor for all members as first input.
     """
 
-    axes: Callable[[Layer], Axes]
-    write: Callable[[Layer, int, Writer], list[Joined]] | None = None
+    axes: Callable[[MemberLayer], Axes]
+    write: Callable[[MemberLayer, int, Writer], list[Joined]] | None = None
     spreads: bool = False
 
 
@@ -149,13 +149,13 @@ class OperatorBatch:
         """The members' tensors for every input of a row."""
         return list(zip(*(node.input for node in self.rows[row]), strict=True))
 
-    def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
+    def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> MemberLayer:
         nodes = self.rows[row]
         operands = [self._operand(row, slot, names, joined) for slot, names in enumerate(self.slots(row))]
         if spreads and row == 0:
             operands[0] = Single(nodes[0].input[0], self.graph.shape(nodes[0].input[0]))
         results = tuple(self.graph.shape(name) if name else () for name in nodes[0].output)
-        return Layer(nodes, tuple(operands), results, self.graph.opset)
+        return MemberLayer(nodes, tuple(operands), results, self.graph.opset)
 
     @cached_property
     def ways(self) -> Mapping[int, Way]:
@@ -195,7 +195,7 @@ class OperatorBatch:
             if names in computed:
                 writer.results[names] = computed[names]
 
-    def _way(self, layers: Sequence[Layer], axis: int) -> Way:
+    def _way(self, layers: Sequence[MemberLayer], axis: int) -> Way:
         found: list[tuple[int, int]] = []
         for rule, layer in zip(self.rules, layers, strict=True):
             inside = {found[self.inner[name]][1] for name in layer.node.input if name in self.inner}

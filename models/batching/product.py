@@ -9,7 +9,17 @@ from math import prod
 
 import numpy as np
 
-from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, Writer, concatenated, same, scaled
+from iosched.models.batching.layer import (
+    Axes,
+    Constants,
+    Joined,
+    MemberLayer,
+    Single,
+    Writer,
+    concatenated,
+    same,
+    scaled,
+)
 from iosched.models.merging.rule import is_row
 from iosched.models.node_attributes import integer, number
 
@@ -18,7 +28,7 @@ _BATCH = 0
 _BROADCAST_OPSET = 7  # before, an attribute controls the bias
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """The batch, for a weight matrix of each member; else all axes before the matrices'."""
     data, weights, bias = layer.computed(0), layer.constant(1), layer.constant(2)
     if data is None or integer(layer.node, "transA") or layer.opset < _BROADCAST_OPSET:
@@ -32,7 +42,7 @@ def axes(layer: Layer) -> Axes:
     return {_BATCH: len(layer.shape) - 1 if isinstance(data, Single) else _BATCH}
 
 
-def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
+def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """One product."""
     if isinstance(layer.computed(0), Single):
         return _side_by_side(layer, writer)
@@ -42,14 +52,14 @@ def write(layer: Layer, axis: int, writer: Writer) -> list[Joined]:
     return _batched(layer, weights, writer)
 
 
-def _of_computed(layer: Layer) -> Axes:
+def _of_computed(layer: MemberLayer) -> Axes:
     whole, factors = layer.shape, [operand.shape for operand in layer.joined()]
     if len(factors) != 2 or any(len(shape) != len(whole) for shape in factors):
         return {}
     return same(axis for axis in range(len(whole) - 2) if all(shape[axis] == whole[axis] for shape in factors))
 
 
-def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
+def _batched(layer: MemberLayer, weights: Constants, writer: Writer) -> list[Joined]:
     """Reshapes (members * batch, ..., in) to (members, rows, in), multiplies by (members, in, out), and back."""
     count = layer.count
     data, name, bias = layer.computed(0), layer.node.output[0], layer.constant(2)
@@ -68,7 +78,7 @@ def _batched(layer: Layer, weights: Constants, writer: Writer) -> list[Joined]:
     return [Joined(found, _BATCH, layer.shape)]
 
 
-def _side_by_side(layer: Layer, writer: Writer) -> list[Joined]:
+def _side_by_side(layer: MemberLayer, writer: Writer) -> list[Joined]:
     weights, bias = layer.constant(1), layer.constant(2)
     inputs = layer.names()[:1]
     if weights is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosched.models.batch_independence import REDUCTIONS, SOFTMAXES
-from iosched.models.batching.layer import Axes, Layer
+from iosched.models.batching.layer import Axes, MemberLayer
 from iosched.models.node_attributes import integer, integers
 
 _PLACES = frozenset({"ArgMax", "ArgMin"})
@@ -13,7 +13,7 @@ TYPES = SOFTMAXES | _PLACES | REDUCTIONS
 _ONE_AXIS_OPSET = 13  # before, a softmax spans all axes from the given one
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """The axes that are not reduced, and their positions after removal of the reduced ones."""
     data = layer.joined()
     if len(data) != 1:
@@ -30,7 +30,7 @@ def axes(layer: Layer) -> Axes:
     }
 
 
-def _reduced_axes(layer: Layer, rank: int) -> Sequence[int]:
+def _reduced_axes(layer: MemberLayer, rank: int) -> Sequence[int]:
     node = layer.node
     if node.op_type in _PLACES:
         return [integer(node, "axis", 0)]

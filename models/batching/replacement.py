@@ -43,7 +43,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class BatchRecord:
     """How a batched model was made.
 
     Attributes:
@@ -60,7 +60,7 @@ class Record:
 def write_record(
     proto: onnx.ModelProto, composed: onnx.ModelProto, groups: Sequence[Sequence[str]], digests: Mapping[str, str]
 ) -> None:
-    """Write into the metadata of `proto` that it was batched from `composed`; see `Record`."""
+    """Write into the metadata of `proto` that it was batched from `composed`; see `BatchRecord`."""
     packed = base64.b64encode(zlib.compress(composed.SerializeToString(), 9)).decode()
     entry = {"model": packed, "groups": [list(group) for group in groups], "digests": dict(digests)}
     write_metadata(proto, {RECORD_KEY: json.dumps(entry, sort_keys=True)})
@@ -75,13 +75,13 @@ class _Entry(msgspec.Struct):
 prepare(_Entry)
 
 
-def record_of(whole: Model) -> Record:
+def record_of(whole: Model) -> BatchRecord:
     """The record in the metadata; without a valid one, that of an unbatched model.
 
     Raises:
         InvalidModelError: the model before batching cannot be run.
     """
-    unbatched = Record(whole, (), whole.weight_digests)
+    unbatched = BatchRecord(whole, (), whole.weight_digests)
     entry = decoded(metadata_of(whole.proto, RECORD_KEY) or "", _Entry)
     if entry is None:
         return unbatched
@@ -91,7 +91,7 @@ def record_of(whole: Model) -> Record:
     except (zlib.error, DecodeError):
         return unbatched
     weights = {tensor.name: _small_array(tensor) for tensor in proto.graph.initializer}
-    return Record(assembled_model("composed", proto, weights), entry.groups, entry.digests)
+    return BatchRecord(assembled_model("composed", proto, weights), entry.groups, entry.digests)
 
 
 def _small_array(tensor: onnx.TensorProto) -> np.ndarray:
@@ -127,7 +127,7 @@ def replaced(whole: Model, name: str, new: Model) -> tuple[Model, tuple[str, ...
 class _Replacement:
     whole: Model
     member: Member
-    record: Record
+    record: BatchRecord
     new: Model
 
     def made(self) -> tuple[Model, tuple[str, ...]]:

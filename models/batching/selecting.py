@@ -5,14 +5,14 @@ A Gather takes rows of one table by all members' indices, or constant rows of co
 
 from __future__ import annotations
 
-from iosched.models.batching.layer import Axes, Layer, same
+from iosched.models.batching.layer import Axes, MemberLayer, same
 from iosched.models.node_attributes import integer, names
 
 TYPES = frozenset({"Pad", "Resize", "Slice", "Upsample"})
 _SIZES = 3  # the input of a Resize with the sizes of one member's result
 
 
-def axes(layer: Layer) -> Axes:
+def axes(layer: MemberLayer) -> Axes:
     """The axes along which the node does nothing.
 
     Equal sizes do not suffice: a Slice may reverse, and a Pad add on one side what it crops on the other.
@@ -24,7 +24,7 @@ def axes(layer: Layer) -> Axes:
     return same(axis for axis in range(len(layer.shape)) if axis not in affected)
 
 
-def _affected_axes(layer: Layer, rank: int) -> set[int]:
+def _affected_axes(layer: MemberLayer, rank: int) -> set[int]:
     numbers = [list(each.first.reshape(-1)) if (each := layer.constant(i)) is not None else [] for i in range(5)]
     if layer.node.op_type == "Slice":
         return {int(axis) % rank for axis in numbers[3]} or set(range(len(numbers[1])))
@@ -38,7 +38,7 @@ def _affected_axes(layer: Layer, rank: int) -> set[int]:
     return {axis for axis in range(rank) if scales[axis] != 1}
 
 
-def gathered_axes(layer: Layer) -> Axes:
+def gathered_axes(layer: MemberLayer) -> Axes:
     """All axes of the indices for a common table; the axes of the data that are not indexed.
 
     Different tables stay apart, since an index may be negative.

@@ -37,7 +37,7 @@ from iosched.models.wiring import writes
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of models in separate files, and in one."""
 
     alone_nbytes: int
@@ -58,7 +58,7 @@ class Composition:
     model: Model
     members: tuple[Member, ...]
     shared: int
-    weights: Memory
+    weights: MemoryUse
 
 
 def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), name: str = "batch") -> Composition:
@@ -89,7 +89,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     write_members(frame, members)
     found = union.model()
     write_owners(found.proto, node_owners(found.graph, dependent_members(found.graph, members)))
-    memory = Memory(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
+    memory = MemoryUse(sum(_nbytes(model.weights) for model in models.values()), _nbytes(found.weights))
     return Composition(found, tuple(members), union.shared, memory)
 
 

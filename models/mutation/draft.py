@@ -18,7 +18,7 @@ from iosched.models.checks import schema_violation
 from iosched.models.editable_graph import EditableGraph, node_name
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.graph import AttributeValue
-from iosched.models.mutation.graph import GraphView, called, infer
+from iosched.models.mutation.graph_view import GraphView, called, infer
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
 from iosched.models.node_attributes import copied, integer, renew
 from iosched.models.wiring import is_standard, reads, writes

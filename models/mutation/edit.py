@@ -17,7 +17,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, Scalar
 from iosched.models.mutation import record
 from iosched.models.mutation.draft import Draft, applied, unused
-from iosched.models.mutation.graph import GraphView, Node
+from iosched.models.mutation.graph_view import GraphView, Node
 from iosched.models.mutation.record import MAX_RECORDED_NBYTES, Choice, Entry, Primitive, Weight
 
 Shape = tuple[int, ...]

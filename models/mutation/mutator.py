@@ -16,7 +16,7 @@ from typing import Protocol
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue
 from iosched.models.mutation.edit import Edit, Shape
-from iosched.models.mutation.graph import GraphView, Node
+from iosched.models.mutation.graph_view import GraphView, Node
 
 Targets = tuple[Node, ...]
 """The nodes that one call of a mutator changes, in the order of the query."""

@@ -179,7 +179,7 @@ class Record:
 
     def to_json(self) -> str:
         """The record as text for `from_json`."""
-        return msgspec.json.encode(_File(_FORMAT, VERSION, self)).decode()
+        return msgspec.json.encode(_RecordFile(_FORMAT, VERSION, self)).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
@@ -198,7 +198,7 @@ class Record:
                 raise InvalidModelError(
                     f"the mutation record has version {head.version}; this iosched reads version {VERSION}"
                 )
-            return msgspec.json.decode(text, type=_File).record
+            return msgspec.json.decode(text, type=_RecordFile).record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModelError(f"not a mutation record: {error}") from error
 
@@ -208,13 +208,13 @@ class _Head(msgspec.Struct):
     version: int
 
 
-class _File(msgspec.Struct):
+class _RecordFile(msgspec.Struct):
     format: str
     version: int
     record: Record
 
 
-prepare(_Head, _File)
+prepare(_Head, _RecordFile)
 
 
 def record_of(proto: onnx.ModelProto) -> Record | None:

@@ -18,7 +18,7 @@ from iosched.models.metadata import is_ours, write_metadata
 from iosched.models.model import Model
 from iosched.models.mutation.draft import Draft, applied, check_whole, unused
 from iosched.models.mutation.edit import Answer, AnswerError, Edit, chosen
-from iosched.models.mutation.graph import GraphView, view_of
+from iosched.models.mutation.graph_view import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.record import MUTATION_KEY, Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import copied, serialized

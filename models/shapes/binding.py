@@ -19,7 +19,7 @@ _NAMELESS = "?"
 
 
 @dataclass(frozen=True)
-class Binding:
+class BoundInputs:
     """The result of `bind_inputs`.
 
     Attributes:
@@ -37,7 +37,7 @@ def bind_inputs(
     inputs: Collection[onnx.ValueInfoProto],
     batch_size: int | None,
     input_shapes: Mapping[str, tuple[int, ...]] | None,
-) -> Binding:
+) -> BoundInputs:
     """Give every tensor input a static shape, in place.
 
     A symbol has one value everywhere. `input_shapes` has shapes by input name, and single sizes by symbol name.
@@ -61,7 +61,7 @@ def bind_inputs(
     replaced = None if batch_size is None or firsts else _replace_batch(shapes, batch_size)
     bound = require_static(shapes)
     write_dims(inputs, bound)
-    return Binding(bound, symbols, replaced)
+    return BoundInputs(bound, symbols, replaced)
 
 
 def check_bindings(

@@ -26,7 +26,7 @@ Operation = Callable[[Network, Value, int, str], Value]
 
 
 @dataclass(frozen=True)
-class Block:
+class CellBlock:
     """A part of a cell: two states, an operation on each, and their combination, "add" or "concat".
 
     States are the cell's inputs and earlier blocks.
@@ -37,7 +37,7 @@ class Block:
     combination: str = "add"
 
 
-Cell = tuple[Block, ...]
+Cell = tuple[CellBlock, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Cells:
     reduction: Cell
 
 
-ChosenBlock = Callable[[Choose, int, str], Block]
+ChosenBlock = Callable[[Choose, int, str], CellBlock]
 """Chooses the block of a number (from 1) and a name."""
 
 Write = Callable[[Network, Cell, tuple[Value, Value], int, str], Value]

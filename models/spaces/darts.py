@@ -12,7 +12,7 @@ from itertools import combinations
 import onnx
 
 from iosched.models.spaces import cells
-from iosched.models.spaces.cells import BEFORE, NOW, Block, Cell, Cells, Operation
+from iosched.models.spaces.cells import BEFORE, NOW, Cell, CellBlock, Cells, Operation
 from iosched.models.spaces.redraw import Choose, Redraw
 from iosched.models.zoo.network import Network, Value
 
@@ -30,16 +30,16 @@ _NODES, _FILTERS, _STEM_CHANNELS = 4, 16, 48
 
 DARTS_V2 = Cells(
     normal=(
-        Block(("before", "now"), ("sep_conv_3x3", "sep_conv_3x3")),
-        Block(("before", "now"), ("sep_conv_3x3", "sep_conv_3x3")),
-        Block(("before", "now"), ("skip_connect", "sep_conv_3x3")),
-        Block(("before", "node1"), ("skip_connect", "dil_conv_3x3")),
+        CellBlock(("before", "now"), ("sep_conv_3x3", "sep_conv_3x3")),
+        CellBlock(("before", "now"), ("sep_conv_3x3", "sep_conv_3x3")),
+        CellBlock(("before", "now"), ("skip_connect", "sep_conv_3x3")),
+        CellBlock(("before", "node1"), ("skip_connect", "dil_conv_3x3")),
     ),
     reduction=(
-        Block(("before", "now"), ("max_pool_3x3", "max_pool_3x3")),
-        Block(("now", "node1"), ("max_pool_3x3", "skip_connect")),
-        Block(("before", "node1"), ("max_pool_3x3", "skip_connect")),
-        Block(("now", "node1"), ("max_pool_3x3", "skip_connect")),
+        CellBlock(("before", "now"), ("max_pool_3x3", "max_pool_3x3")),
+        CellBlock(("now", "node1"), ("max_pool_3x3", "skip_connect")),
+        CellBlock(("before", "node1"), ("max_pool_3x3", "skip_connect")),
+        CellBlock(("now", "node1"), ("max_pool_3x3", "skip_connect")),
     ),
 )
 
@@ -50,10 +50,10 @@ def pairs(node: int) -> tuple[str, ...]:
     return tuple("+".join(pair) for pair in combinations(states, 2))
 
 
-def chosen_node(choose: Choose, number: int, name: str) -> Block:
+def chosen_node(choose: Choose, number: int, name: str) -> CellBlock:
     """A node by its three choices; the first node's inputs have one candidate."""
     before, _, now = choose(pairs(number), f"{name}/inputs").partition("+")
-    return Block((before, now), cells.chosen_pair(choose, tuple(OPERATIONS), f"{name}/operation"))
+    return CellBlock((before, now), cells.chosen_pair(choose, tuple(OPERATIONS), f"{name}/operation"))
 
 
 def draw(net: Network, plan: Cells, pixels: int) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from iosched.models.spaces.cells import BEFORE, NOW, Block, Cells, chosen_cells, chosen_pair
+from iosched.models.spaces.cells import BEFORE, NOW, CellBlock, Cells, chosen_cells, chosen_pair
 from iosched.models.spaces.nasnet import BLOCKS, draw, states
 from iosched.models.spaces.redraw import Choose, Redraw
 
@@ -16,26 +16,26 @@ OPERATIONS = ("sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3", "i
 
 ENAS = Cells(
     normal=(
-        Block((BEFORE, BEFORE), ("avg_pool_3x3", "sep_conv_3x3")),
-        Block((BEFORE, BEFORE), ("identity", "sep_conv_5x5")),
-        Block((BEFORE, NOW), ("identity", "sep_conv_5x5")),
-        Block((NOW, BEFORE), ("sep_conv_3x3", "sep_conv_5x5")),
-        Block((BEFORE, NOW), ("avg_pool_3x3", "sep_conv_5x5")),
+        CellBlock((BEFORE, BEFORE), ("avg_pool_3x3", "sep_conv_3x3")),
+        CellBlock((BEFORE, BEFORE), ("identity", "sep_conv_5x5")),
+        CellBlock((BEFORE, NOW), ("identity", "sep_conv_5x5")),
+        CellBlock((NOW, BEFORE), ("sep_conv_3x3", "sep_conv_5x5")),
+        CellBlock((BEFORE, NOW), ("avg_pool_3x3", "sep_conv_5x5")),
     ),
     reduction=(
-        Block((NOW, NOW), ("sep_conv_3x3", "sep_conv_3x3")),
-        Block((BEFORE, BEFORE), ("max_pool_3x3", "avg_pool_3x3")),
-        Block((NOW, "block2"), ("sep_conv_5x5", "sep_conv_5x5")),
-        Block((NOW, BEFORE), ("sep_conv_3x3", "identity")),
-        Block((BEFORE, NOW), ("max_pool_3x3", "sep_conv_5x5")),
+        CellBlock((NOW, NOW), ("sep_conv_3x3", "sep_conv_3x3")),
+        CellBlock((BEFORE, BEFORE), ("max_pool_3x3", "avg_pool_3x3")),
+        CellBlock((NOW, "block2"), ("sep_conv_5x5", "sep_conv_5x5")),
+        CellBlock((NOW, BEFORE), ("sep_conv_3x3", "identity")),
+        CellBlock((BEFORE, NOW), ("max_pool_3x3", "sep_conv_5x5")),
     ),
 )
 
 
-def chosen_block(choose: Choose, number: int, name: str) -> Block:
+def chosen_block(choose: Choose, number: int, name: str) -> CellBlock:
     """A block by its four choices."""
     inputs = chosen_pair(choose, states(number), f"{name}/input")
-    return Block(inputs, chosen_pair(choose, OPERATIONS, f"{name}/operation"))
+    return CellBlock(inputs, chosen_pair(choose, OPERATIONS, f"{name}/operation"))
 
 
 SPACE = Redraw("enas", plan=partial(chosen_cells, chosen_block, BLOCKS, "block"), draw=draw, base=ENAS).space()

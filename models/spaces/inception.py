@@ -13,7 +13,7 @@ import onnx
 
 from iosched.models.graph import AttributeValue
 from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.graph import GraphView, Node
+from iosched.models.mutation.graph_view import GraphView, Node
 from iosched.models.mutation.mutator import Targets, chain
 from iosched.models.spaces.cells import classified
 from iosched.models.spaces.redraw import Choose

@@ -7,19 +7,29 @@ choices. The base is MobileNetV2, from `models/zoo/mnasnet.py`.
 from __future__ import annotations
 
 from iosched.models.spaces.redraw import Choose, Redraw
-from iosched.models.zoo.mnasnet import EXPANSIONS, KERNELS, MOBILENET_V2, WIDTHS, Stage, block_counts, drawn, rounded
+from iosched.models.zoo.mnasnet import (
+    EXPANSIONS,
+    KERNELS,
+    MOBILENET_V2,
+    WIDTHS,
+    StageSpec,
+    block_counts,
+    drawn,
+    rounded,
+)
 
 EXCITES = ("no", "yes")
 
 BASE = tuple(
-    Stage(channels, blocks, stride, kernel=3, expansion=6, excites=False) for channels, blocks, stride in MOBILENET_V2
+    StageSpec(channels, blocks, stride, kernel=3, expansion=6, excites=False)
+    for channels, blocks, stride in MOBILENET_V2
 )
 
 
-def chosen_stages(choose: Choose) -> tuple[Stage, ...]:
+def chosen_stages(choose: Choose) -> tuple[StageSpec, ...]:
     """The stages by their choices."""
     return tuple(
-        Stage(
+        StageSpec(
             channels=rounded(channels * choose(WIDTHS, f"stage{number}/width")),
             blocks=choose(tuple(dict.fromkeys(block_counts(blocks))), f"stage{number}/blocks"),
             stride=stride,

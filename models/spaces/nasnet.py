@@ -11,7 +11,7 @@ from functools import partial
 import onnx
 
 from iosched.models.spaces import cells
-from iosched.models.spaces.cells import BEFORE, NOW, Block, Cell, Cells, Operation
+from iosched.models.spaces.cells import BEFORE, NOW, Cell, CellBlock, Cells, Operation
 from iosched.models.spaces.redraw import Choose, Redraw
 from iosched.models.zoo.network import Network, Value
 
@@ -36,18 +36,18 @@ BLOCKS, _FILTERS, _STEM_CHANNELS = 5, 16, 32
 
 NASNET_A = Cells(
     normal=(
-        Block((NOW, BEFORE), ("sep_conv_5x5", "sep_conv_3x3")),
-        Block((BEFORE, BEFORE), ("sep_conv_5x5", "sep_conv_3x3")),
-        Block((NOW, BEFORE), ("avg_pool_3x3", "identity")),
-        Block((BEFORE, BEFORE), ("avg_pool_3x3", "avg_pool_3x3")),
-        Block((NOW, NOW), ("sep_conv_3x3", "identity")),
+        CellBlock((NOW, BEFORE), ("sep_conv_5x5", "sep_conv_3x3")),
+        CellBlock((BEFORE, BEFORE), ("sep_conv_5x5", "sep_conv_3x3")),
+        CellBlock((NOW, BEFORE), ("avg_pool_3x3", "identity")),
+        CellBlock((BEFORE, BEFORE), ("avg_pool_3x3", "avg_pool_3x3")),
+        CellBlock((NOW, NOW), ("sep_conv_3x3", "identity")),
     ),
     reduction=(
-        Block((NOW, BEFORE), ("sep_conv_5x5", "sep_conv_7x7")),
-        Block((NOW, BEFORE), ("max_pool_3x3", "sep_conv_7x7")),
-        Block((NOW, BEFORE), ("avg_pool_3x3", "sep_conv_5x5")),
-        Block(("block2", "block1"), ("identity", "avg_pool_3x3")),
-        Block(("block1", NOW), ("sep_conv_3x3", "max_pool_3x3")),
+        CellBlock((NOW, BEFORE), ("sep_conv_5x5", "sep_conv_7x7")),
+        CellBlock((NOW, BEFORE), ("max_pool_3x3", "sep_conv_7x7")),
+        CellBlock((NOW, BEFORE), ("avg_pool_3x3", "sep_conv_5x5")),
+        CellBlock(("block2", "block1"), ("identity", "avg_pool_3x3")),
+        CellBlock(("block1", NOW), ("sep_conv_3x3", "max_pool_3x3")),
     ),
 )
 
@@ -57,9 +57,9 @@ def states(block: int) -> tuple[str, ...]:
     return (BEFORE, NOW, *(f"block{earlier}" for earlier in range(1, block)))
 
 
-def chosen_block(choose: Choose, number: int, name: str) -> Block:
+def chosen_block(choose: Choose, number: int, name: str) -> CellBlock:
     """A block by its five choices, in the order of the paper's steps."""
-    return Block(
+    return CellBlock(
         inputs=cells.chosen_pair(choose, states(number), f"{name}/input"),
         operations=cells.chosen_pair(choose, tuple(OPERATIONS), f"{name}/operation"),
         combination=choose(COMBINATIONS, f"{name}/combination"),

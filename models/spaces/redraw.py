@@ -16,7 +16,7 @@ import onnx
 
 from iosched.models.load import load_model
 from iosched.models.mutation.edit import Candidate, Edit, Question, question_name
-from iosched.models.mutation.graph import GraphView, Node, view_of
+from iosched.models.mutation.graph_view import GraphView, Node, view_of
 from iosched.models.mutation.mutator import Targets
 from iosched.models.spaces.space import MIN_PIXELS, Space
 from iosched.models.zoo.network import Network

@@ -18,7 +18,7 @@ import onnx
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.mutation.graph import GraphView, view_of
+from iosched.models.mutation.graph_view import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.variant import matched
 from iosched.models.source import StrPath

@@ -26,7 +26,7 @@ _CLASSES = 1000
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageSpec:
     """Inverted residual blocks with a depthwise convolution of `kernel` x `kernel`."""
 
     channels: int
@@ -47,11 +47,11 @@ def rounded(channels: float) -> int:
     return max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
 
 
-def sampled_stages(seed: int) -> tuple[Stage, ...]:
+def sampled_stages(seed: int) -> tuple[StageSpec, ...]:
     """The stages of network `seed`, with uniform choices."""
     random = Random(seed)
     return tuple(
-        Stage(
+        StageSpec(
             channels=rounded(channels * random.choice(WIDTHS)),
             blocks=random.choice(block_counts(blocks)),
             stride=stride,
@@ -68,7 +68,7 @@ def sampled(seed: int, size: int = 224) -> onnx.ModelProto:
     return drawn(Network(f"mnasnet-{seed}"), sampled_stages(seed), size)
 
 
-def drawn(net: Network, stages: Sequence[Stage], size: int) -> onnx.ModelProto:
+def drawn(net: Network, stages: Sequence[StageSpec], size: int) -> onnx.ModelProto:
     """The network of `stages` between MobileNetV2's first and last layers: (1, 3, size, size) to (1, 1000)."""
     x = net.conv(net.input(3, size), 32, 3, "stem", stride=2, padding=1)
     x = net.conv(x, 32, 3, "first/depthwise", padding=1, groups=32)
@@ -80,7 +80,7 @@ def drawn(net: Network, stages: Sequence[Stage], size: int) -> onnx.ModelProto:
     return net.finish(net.linear(net.flatten(x, "flatten"), _CLASSES, "output"))
 
 
-def _block(net: Network, x: Value, stage: Stage, stride: int, name: str) -> Value:
+def _block(net: Network, x: Value, stage: StageSpec, stride: int, name: str) -> Value:
     wide = x.channels * stage.expansion
     y = net.conv(x, wide, 1, f"{name}/expand")
     y = net.conv(y, wide, stage.kernel, f"{name}/depthwise", stride=stride, padding=stage.kernel // 2, groups=wide)

@@ -11,7 +11,7 @@ from iosched.runtime.compare import Check, compare, rtol_of
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.library import available, installed_version
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.precision import DEFAULT_PRECISION
 

@@ -8,7 +8,7 @@ from iosched.models.model import Model
 from iosched.runtime.divided_sessions import open_shared
 from iosched.runtime.executor import Candidate, Requests
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.openvino.model import open_requests
+from iosched.runtime.openvino.openvino_model import open_requests
 from iosched.scheduler.teams import Teams
 
 

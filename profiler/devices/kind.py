@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.open_settings import OpenSettings
+    from iosched.profiler.devices.profiled_device import ProfiledDevice
     from iosched.scheduler.document import ScheduleDocument
 
 

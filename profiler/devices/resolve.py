@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.devices.analytic.device import SimulatedGpu
     from iosched.profiler.devices.cuda.device import CudaDevice
-    from iosched.profiler.devices.device import ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.imported_stages import ImportedProfile
     from iosched.profiler.devices.kind import DeviceKind
+    from iosched.profiler.devices.profiled_device import ProfiledDevice
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.scheduler.document import ScheduleDocument

@@ -100,7 +100,7 @@ LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 3)
 
 
 @dataclass(frozen=True)
-class Session:
+class SampledRounds:
     """Rounds of the same alternatives; sample k of each is of round k.
 
     Attributes:
@@ -116,7 +116,7 @@ class Session:
     slowness: tuple[float | None, ...] = ()
 
     @property
-    def rested(self) -> Session:
+    def rested(self) -> SampledRounds:
         """The same rounds with the latencies after idle."""
         return replace(self, samples_us=self.rested_us)
 
@@ -137,7 +137,7 @@ class Trial:
         beside: others, which are shown and decide nothing.
     """
 
-    sessions: tuple[Session, ...]
+    sessions: tuple[SampledRounds, ...]
     ours: Mapping[str, float]
     baselines: tuple[str, ...]
     beside: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Trial:
         """Minimum rounds until each of ours can be faster within its share of the error."""
         return least_lasting(ERROR * min(self.ours.values()))
 
-    def adding(self, session: Session) -> Trial:
+    def adding(self, session: SampledRounds) -> Trial:
         """The same with more rounds."""
         return replace(self, sessions=(*self.sessions, session))
 
@@ -360,8 +360,8 @@ def until_settled(
     return trial
 
 
-def _session(rounds: Sequence[Round], measured_as: Mapping[str, str]) -> Session:
-    return Session(
+def _session(rounds: Sequence[Round], measured_as: Mapping[str, str]) -> SampledRounds:
+    return SampledRounds(
         {name: tuple(each.samples_us[once] for each in rounds) for name, once in measured_as.items()},
         {name: tuple(each.rested_us[once] for each in rounds) for name, once in measured_as.items()},
         tuple(each.load for each in rounds),

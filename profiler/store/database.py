@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from iosched.models.errors import UsageError
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.errors import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
 from iosched.profiler.store.process import is_alive, this_process
@@ -41,6 +42,9 @@ from iosched.profiler.store.tables import (
     unpacked,
     values_of,
 )
+
+LONGEST_LINE = 2**24
+"""Characters of a line at most; a row with a thousand samples has some twenty thousand."""
 
 LONGEST_TRIAL = timedelta(minutes=1)
 """A cuDNN plan is tried in milliseconds, or seconds if its code is loaded."""
@@ -405,3 +409,34 @@ def _on_conflict(row_type: type[Row]) -> str:
         return "ON CONFLICT DO NOTHING"
     newer = ", ".join(f"{name} = excluded.{name}" for name in columns_of(row_type))
     return f"ON CONFLICT DO UPDATE SET {newer} WHERE excluded.measured_at > measured_at"
+
+
+def export_lines(database: ProfileDatabase) -> Iterator[str]:
+    """Every row of the database but cuDNN plans, as one line of JSON, in the order of `ProfileDatabase.rows`.
+
+    "table" names the row's table; the rest are its columns (`tables.py`).
+    """
+    return (msgspec.json.encode(row).decode() for row in database.rows())
+
+
+def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
+    """Adds the rows of `export_lines`, all or none; returns how many were added or replaced an older one.
+
+    Of two measurements the newer one stays; of two choices the local one. Raises a UsageError for a line that is no
+    row.
+    """
+    return database.merge([_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()])
+
+
+def _parsed(number: int, line: str) -> Row:
+    try:
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"it is longer than {LONGEST_LINE:,} characters")
+        row: Row = msgspec.json.decode(line, type=Row)
+        values_of(row)  # refuses what SQLite cannot keep, such as a time that is in no year of UTC
+        return row
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"line {number} is not a row of an iosched profile ({error}); nothing was imported.\n"
+            "Use a file that 'iosched profile export' wrote."
+        ) from error

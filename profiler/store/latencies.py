@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.deciding import Session
+from iosched.profiler.measuring.deciding import SampledRounds
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow
@@ -30,13 +30,13 @@ class ModelLatencies:
     device: str
     resume: bool = True
 
-    def known(self, ways: Mapping[str, str]) -> tuple[Session, ...]:
+    def known(self, ways: Mapping[str, str]) -> tuple[SampledRounds, ...]:
         """All rounds of this model, earliest first; candidates not in `ways` are named by digests."""
         names: dict[str, list[str]] = {}
         for name, text in ways.items():
             names.setdefault(_digest(text), []).append(name)
         return tuple(
-            Session(
+            SampledRounds(
                 {name: row.samples_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 {name: row.rested_us for row in rows for name in names.get(row.candidate, [row.candidate])},
                 tuple(map(Interference, rows[0].others or _nothing(rows[0]), rows[0].stolen or _nothing(rows[0]))),
@@ -49,7 +49,7 @@ class ModelLatencies:
         """The last measured setting of onnxruntime, or None."""
         return next((row.setting for rows in reversed(self._sessions()) for row in rows if row.setting), None)
 
-    def keep(self, ways: Mapping[str, str], session: Session, settings: Mapping[str, str]) -> None:
+    def keep(self, ways: Mapping[str, str], session: SampledRounds, settings: Mapping[str, str]) -> None:
         """Stores interleaved rounds; `settings` has onnxruntime's setting by way. Names of one text have the same
         samples.
         """

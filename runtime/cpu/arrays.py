@@ -10,7 +10,7 @@ import numpy as np
 from iosched.models.errors import UsageError
 from iosched.runtime.cpu.kernels import ELEMENT_TYPE, Copy, Kernel
 from iosched.runtime.inputs import numpy_dtype
-from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask, View
 
 _ALIGNMENT_NBYTES = 64
 
@@ -52,7 +52,7 @@ def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
 
 def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
     """The graph outputs, each viewed completely, in the order of `run`'s result."""
-    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.OUTPUT}
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is MemorySpace.OUTPUT}
     if plan.outputs:
         if left_out := size.keys() - {view.buffer for view in plan.outputs}:
             raise ValueError(f"the plan's outputs omit {min(left_out)!r}")
@@ -68,7 +68,7 @@ def _whole_views(views: Iterable[View], size: Mapping[str, int]) -> dict[str, Vi
 
 
 def _unread_dynamic(plan: ExecutionPlan) -> list[View]:
-    dynamic = {buffer.name for buffer in plan.buffers if buffer.space is Space.DYNAMIC}
+    dynamic = {buffer.name for buffer in plan.buffers if buffer.space is MemorySpace.DYNAMIC}
     read = {view.buffer for task in plan.tasks for view in task.reads}
     return [view for task in plan.tasks for view in task.writes if view.buffer in dynamic - read]
 
@@ -110,11 +110,17 @@ def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
         if (len(task.reads), len(task.writes)) != wanted:
             raise ValueError(f"task {task.name!r} does not fit the inputs and outputs of its kernel")
         views = (*task.reads, *task.writes)
-        if isinstance(kernel, Copy) and any(space[view.buffer] is Space.DYNAMIC for view in views):
+        if isinstance(kernel, Copy) and any(space[view.buffer] is MemorySpace.DYNAMIC for view in views):
             raise ValueError(f"task {task.name!r} copies a buffer whose size is not known")
 
 
-_SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
+_SPACE_CODE = {
+    MemorySpace.ARENA: 0,
+    MemorySpace.INPUT: 1,
+    MemorySpace.INOUT: 1,
+    MemorySpace.OUTPUT: 2,
+    MemorySpace.DYNAMIC: 3,
+}
 
 
 class PlanEncoder:
@@ -161,20 +167,20 @@ class PlanEncoder:
         return self._slots[buffer]
 
     def _key(self, view: View) -> object:
-        return view.buffer if self._buffers[view.buffer].space is Space.DYNAMIC else view
+        return view.buffer if self._buffers[view.buffer].space is MemorySpace.DYNAMIC else view
 
     def _slot(self, view: View) -> list[int]:
         buffer = self._buffers[view.buffer]
         code = _SPACE_CODE[buffer.space]
-        if buffer.space is Space.DYNAMIC:
+        if buffer.space is MemorySpace.DYNAMIC:
             return [code, 0, 0, 0, 0, 0]
         if view.dtype not in ELEMENT_TYPE or view.shape is None:
             raise ValueError(f"a view of {view.buffer!r} has no fixed size: {view.dtype} {view.shape}")
-        offset = view.offset + (buffer.offset if buffer.space is Space.ARENA else 0)
+        offset = view.offset + (buffer.offset if buffer.space is MemorySpace.ARENA else 0)
         index = self._array_index.get(view.buffer, 0)
         return [code, index, offset, view.nbytes, ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape]
 
-    def _task(self, task: Task, position_of: Mapping[int, int]) -> list[int]:
+    def _task(self, task: PlanTask, position_of: Mapping[int, int]) -> list[int]:
         words = [position_of.get(task.kernel, 0)]
         for views in (task.reads, task.writes):
             words += [len(views), *(self._slots[self._key(view)] for view in views)]

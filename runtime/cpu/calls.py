@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph, node_work_us
-from iosched.runtime.cpu.slicing import Share, Slice
+from iosched.runtime.cpu.slicing import Share, TensorSlice
 from iosched.runtime.cpu.split import split, split_sum
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
-from iosched.runtime.waits import Span, Step
+from iosched.runtime.waits import LaneStep, Span
 from iosched.scheduler.schedule import Division
 
 _SMALLEST_PART_US = 10.0  # ten times a hand-off between cores
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class NodeCall:
     """A node of the kernel graph, or one core's share of it, on a lane.
 
     Attributes:
@@ -64,9 +64,9 @@ def stage_calls(
     groups: Sequence[Sequence[int]],
     lanes: Sequence[Sequence[int]],
     stage: int,
-) -> list[Call]:
+) -> list[NodeCall]:
     """Calls of one stage, in an order that respects every dependency; `groups` are nodes in topological order."""
-    found: list[Call] = []
+    found: list[NodeCall] = []
     for nodes, own in zip(groups, lanes, strict=True):
         for index in nodes:
             found.extend(_node_calls(kernels, placement, index, own, stage))
@@ -75,24 +75,24 @@ def stage_calls(
 
 def _node_calls(
     kernels: KernelGraph, placement: Placement, index: int, lanes: Sequence[int], stage: int
-) -> Iterable[Call]:
+) -> Iterable[NodeCall]:
     if index in placement.elided:
         for name, target in placement.copies.get(index, ()):
             reads = ((name, placement.views[name]),)
-            yield Call(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
+            yield NodeCall(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
         return
     if kernels.nodes[index].name in kernels.inside:
-        yield Call(index, lanes[0], stage, None, False, *_views(kernels, placement, index, None), cores=len(lanes))
+        yield NodeCall(index, lanes[0], stage, None, False, *_views(kernels, placement, index, None), cores=len(lanes))
         return
     own = kernels.rows.lane_of.get(kernels.nodes[index].output[0])
     if own is not None:
-        yield Call(index, lanes[own % len(lanes)], stage, None, False, *_views(kernels, placement, index, None))
+        yield NodeCall(index, lanes[own % len(lanes)], stage, None, False, *_views(kernels, placement, index, None))
         return
     wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
     steps = split_sum(kernels, index, wanted) or (split(kernels, index, wanted) or (None,),)
     for shares in steps:
         for lane, share in zip(lanes, shares, strict=False):
-            yield Call(index, lane, stage, share, False, *_views(kernels, placement, index, share))
+            yield NodeCall(index, lane, stage, share, False, *_views(kernels, placement, index, share))
 
 
 def _views(
@@ -107,7 +107,7 @@ def _views(
     return reads, writes
 
 
-def _sliced(view: View, part: Slice | None) -> View:
+def _sliced(view: View, part: TensorSlice | None) -> View:
     if part is None or view.shape is None:
         return view
     size = prod(view.shape)
@@ -124,10 +124,11 @@ def overlap(one: View, other: View) -> bool:
     return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
 
 
-def steps_of(calls: Sequence[Call]) -> list[Step]:
+def steps_of(calls: Sequence[NodeCall]) -> list[LaneStep]:
     """Reads and writes of the calls, for waits; a view of unknown size covers its whole buffer."""
     return [
-        Step(call.lane, _spans(call.reads), _spans(call.writes), call.stage, is_alone=call.is_alone) for call in calls
+        LaneStep(call.lane, _spans(call.reads), _spans(call.writes), call.stage, is_alone=call.is_alone)
+        for call in calls
     ]
 
 

@@ -13,13 +13,13 @@ from itertools import zip_longest
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
-from iosched.runtime.cpu.calls import Call, overlap, own_lanes, stage_calls, steps_of
+from iosched.runtime.cpu.calls import NodeCall, overlap, own_lanes, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.kernels import Kernel, is_invocable
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 from iosched.runtime.waits import find_waits, input_spaces
 from iosched.scheduler.schedule import Division
 
@@ -59,7 +59,7 @@ class KernelCache:
         self.invokes = invokes
         self._built: dict[object, TaskKernel] = {}
 
-    def get(self, kernels: KernelGraph, calls: Sequence[Call], kept: frozenset[str]) -> TaskKernel:
+    def get(self, kernels: KernelGraph, calls: Sequence[NodeCall], kept: frozenset[str]) -> TaskKernel:
         """The kernel that runs the `calls` of a task, built when first needed; `kept` as in `build_kernel`."""
         key = (tuple((call.node, call.is_copy, call.reads, call.writes, call.cores) for call in calls), kept)
         if key not in self._built:
@@ -105,7 +105,7 @@ def lower(
 
 
 def _fuse(
-    kernels: KernelGraph, calls: Sequence[Call], waits: Sequence[tuple[Wait, ...]], lanes: int, *, invokes: bool
+    kernels: KernelGraph, calls: Sequence[NodeCall], waits: Sequence[tuple[Wait, ...]], lanes: int, *, invokes: bool
 ) -> list[list[list[int]]]:
     """For each lane, its calls (by position) cut into runs; each run becomes one task.
 
@@ -127,11 +127,11 @@ def _fuse(
     return runs
 
 
-def _needs_no_session(kernels: KernelGraph, call: Call) -> bool:
+def _needs_no_session(kernels: KernelGraph, call: NodeCall) -> bool:
     return call.cores == 1 and is_invocable(call.share.node if call.share else kernels.nodes[call.node])
 
 
-def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
+def can_follow(kernels: KernelGraph, run: Sequence[NodeCall], call: NodeCall) -> bool:
     """Whether `call` may run in the same session as `run`, right after it.
 
     A session sees names, not bytes: a call that reads bytes which the run writes must read exactly one tensor of the
@@ -157,17 +157,17 @@ def _stands_alone(kernels: KernelGraph, index: int) -> bool:
 def _tasks(
     kernels: KernelGraph,
     placement: Placement,
-    calls: Sequence[Call],
+    calls: Sequence[NodeCall],
     runs: Sequence[Sequence[Sequence[int]]],
     waits: Sequence[tuple[Wait, ...]],
     lanes: int,
     cache: KernelCache,
-) -> tuple[tuple[tuple[Task, ...], ...], tuple[Kernel, ...]]:
+) -> tuple[tuple[tuple[PlanTask, ...], ...], tuple[Kernel, ...]]:
     task_of_step = [[number for number, run in enumerate(own, start=1) for _ in run] for own in runs]
     kept = _kept(kernels, placement, calls, runs)
     index_of: dict[int, int] = {}
     found: list[Kernel] = []
-    tasks: list[tuple[Task, ...]] = []
+    tasks: list[tuple[PlanTask, ...]] = []
     for own in runs:
         lane_tasks = []
         for run in own:
@@ -181,12 +181,12 @@ def _tasks(
             name = "+".join(_call_name(kernels, call) for call in members)
             kernel = index_of[id(built.kernel)]
             in_place = tuple(view for view in built.writes if view in built.reads)
-            lane_tasks.append(Task(name, kernel, built.reads, built.writes, after, members[0].stage, in_place))
+            lane_tasks.append(PlanTask(name, kernel, built.reads, built.writes, after, members[0].stage, in_place))
         tasks.append(tuple(lane_tasks))
     return tuple(tasks), tuple(found)
 
 
-def _call_name(kernels: KernelGraph, call: Call) -> str:
+def _call_name(kernels: KernelGraph, call: NodeCall) -> str:
     node = kernels.nodes[call.node]
     name = node.name or node.output[0]
     return f"{name}[{call.lane}]" if call.share else name
@@ -195,7 +195,7 @@ def _call_name(kernels: KernelGraph, call: Call) -> str:
 def _kept(
     kernels: KernelGraph,
     placement: Placement,
-    calls: Sequence[Call],
+    calls: Sequence[NodeCall],
     runs: Sequence[Sequence[Sequence[int]]],
 ) -> set[tuple[str, int]]:
     """Pairs (tensor, first call of the run that writes it) that must leave that run's session."""
@@ -216,7 +216,7 @@ def _kept(
     return kept
 
 
-def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, list[tuple[View, int]]]:
+def _reading_runs(calls: Sequence[NodeCall], run_of: dict[int, int]) -> dict[str, list[tuple[View, int]]]:
     readers: dict[str, list[tuple[View, int]]] = {}
     for position, call in enumerate(calls):
         for _, view in call.reads:
@@ -225,28 +225,28 @@ def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, li
 
 
 def _buffers(
-    kernels: KernelGraph, tasks: Sequence[Sequence[Task]], inputs: Mapping[str, Space] | None
+    kernels: KernelGraph, tasks: Sequence[Sequence[PlanTask]], inputs: Mapping[str, MemorySpace] | None
 ) -> tuple[Buffer, ...]:
     used = dict.fromkeys(view.buffer for view in _all_views(tasks))
     found = []
     for name in used:
         spec = kernels.tensors[name]
         space = _space(kernels, spec)
-        if inputs is not None and (name in inputs or space is Space.OUTPUT):
-            space = inputs.get(name, Space.ARENA)
+        if inputs is not None and (name in inputs or space is MemorySpace.OUTPUT):
+            space = inputs.get(name, MemorySpace.ARENA)
         found.append(Buffer(name, space, spec.nbytes if spec.is_static else 0))
     return tuple(found)
 
 
-def _space(kernels: KernelGraph, spec: TensorSpec) -> Space:
+def _space(kernels: KernelGraph, spec: TensorSpec) -> MemorySpace:
     if spec.name in kernels.inputs:
-        return Space.INPUT
+        return MemorySpace.INPUT
     if not spec.is_static:
-        return Space.DYNAMIC
-    return Space.OUTPUT if spec.name in kernels.outputs else Space.ARENA
+        return MemorySpace.DYNAMIC
+    return MemorySpace.OUTPUT if spec.name in kernels.outputs else MemorySpace.ARENA
 
 
-def _all_views(tasks: Sequence[Sequence[Task]]) -> Iterator[View]:
+def _all_views(tasks: Sequence[Sequence[PlanTask]]) -> Iterator[View]:
     for lane in tasks:
         for task in lane:
             yield from task.reads

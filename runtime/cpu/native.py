@@ -40,11 +40,11 @@ from iosched.runtime.cpu.library import (
     onnxruntime_path,
 )
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, executor, operator, prepare, session
-from iosched.runtime.cpu.proofs import Candidate, load_proofs, proofs_path, proven, save_proofs
+from iosched.runtime.cpu.proofs import ProofCandidate, load_proofs, proofs_path, proven, save_proofs
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
-from iosched.runtime.plan import ExecutionPlan, Space, View
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, View
 
 
 def supports(plan: ExecutionPlan) -> bool:
@@ -123,7 +123,7 @@ class NativeRuntime:
             if self._known.proven[each.invoked.signature]:
                 self._known.by_content[_content(each.program)] = NativeKernel(each.program, each.handle, each.invoked)
 
-    def _candidates(self, programs: Sequence[Program]) -> Iterator[Candidate]:
+    def _candidates(self, programs: Sequence[Program]) -> Iterator[ProofCandidate]:
         for program in programs:
             invoked = program.invoked
             if invoked is None or not self._known.proven.get(invoked.signature, True):
@@ -131,7 +131,7 @@ class NativeRuntime:
             if _content(program) in self._known.by_content:
                 continue
             try:
-                yield Candidate(program, invoked, operator(self.opened(), invoked))
+                yield ProofCandidate(program, invoked, operator(self.opened(), invoked))
             except ExecutionError:
                 self._known.proven[invoked.signature] = False
 
@@ -246,7 +246,7 @@ class NativeExecutor:
         """Prepare the plan: everything but the caller's arrays is bound once.
 
         Args:
-            kernels: what `Task.kernel` indexes.
+            kernels: what `PlanTask.kernel` indexes.
             runtime: shared threads, arena and sessions; default: its own, closed with the executor.
             cpus: processor of each lane, see `lane_cpus`.
         """
@@ -256,8 +256,8 @@ class NativeExecutor:
         self._runtime = runtime or self._owned or NativeRuntime()
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         space = {buffer.name: buffer.space for buffer in plan.buffers}
-        self._of_known_size = tuple(view for view in self._outputs if space[view.buffer] is Space.OUTPUT)
-        self._has_dynamic = Space.DYNAMIC in space.values()
+        self._of_known_size = tuple(view for view in self._outputs if space[view.buffer] is MemorySpace.OUTPUT)
+        self._has_dynamic = MemorySpace.DYNAMIC in space.values()
         # Arguments of a run, created once: they take a good part of a small model's time.
         self._sources, self._targets = _pointers(len(self._inputs)), _pointers(len(self._outputs))
         self._error = error_text()

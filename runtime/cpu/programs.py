@@ -13,7 +13,7 @@ import onnx
 from iosched.models.initializers import is_packed
 from iosched.models.node_attributes import copied, has_subgraphs
 from iosched.models.shapes.inference import kernel_may_differ
-from iosched.runtime.cpu.calls import Call
+from iosched.runtime.cpu.calls import NodeCall
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Copy, Kernel, Program, invoked_node
 from iosched.runtime.plan import View
@@ -33,7 +33,7 @@ class TaskKernel:
 
 
 def build_kernel(
-    kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str], *, invokes: bool = False
+    kernels: KernelGraph, calls: Sequence[NodeCall], kept: Iterable[str], *, invokes: bool = False
 ) -> TaskKernel:
     """Build the kernel that runs `calls` one after another.
 
@@ -87,7 +87,7 @@ class _LocalNames:
 
 
 def _nodes(
-    kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]
+    kernels: KernelGraph, call: NodeCall, names: _LocalNames, weights: dict[str, np.ndarray]
 ) -> Sequence[onnx.NodeProto]:
     """The nodes of the call; adds the constants that they read to `weights`."""
     node = kernels.nodes[call.node]
@@ -99,7 +99,9 @@ def _nodes(
     return [_with_names(each, local) for each in kernels.inside[node.name]] if local else kernels.inside[node.name]
 
 
-def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]) -> onnx.NodeProto:
+def _renamed(
+    kernels: KernelGraph, call: NodeCall, names: _LocalNames, weights: dict[str, np.ndarray]
+) -> onnx.NodeProto:
     """The call's node over local names; adds the constants it reads to `weights`."""
     source = call.share.node if call.share else kernels.nodes[call.node]
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes)}

@@ -25,7 +25,7 @@ from iosched.runtime.cpu.library import call
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, executor, session
 from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import numpy_dtype
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
 from iosched.runtime.processor import read_processor
 
 _BATCH_NBYTES = 32 << 20
@@ -38,7 +38,7 @@ _SLOWER = 1.2
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class ProofCandidate:
     """An operator, and the program that computes the same in a session."""
 
     program: Program
@@ -46,10 +46,10 @@ class Candidate:
     handle: Handle
 
 
-def proven(runtime: RuntimeHandle, candidates: Sequence[Candidate]) -> frozenset[bytes]:
+def proven(runtime: RuntimeHandle, candidates: Sequence[ProofCandidate]) -> frozenset[bytes]:
     """The signatures of the equivalent and equally fast candidates; one candidate for each signature."""
     same = [each for batch in _batches(candidates) for each in _same(runtime, batch)]
-    tried: dict[object, Candidate] = {}
+    tried: dict[object, ProofCandidate] = {}
     for each in sorted(same, key=lambda each: _trial_order(each.invoked)):
         tried.setdefault(_kind(each.invoked), each)
     slower = {kind for kind, each in tried.items() if _is_slower(runtime, each)}
@@ -71,8 +71,8 @@ def _nbytes(invoked: InvokedNode) -> int:
     return sum(view.nbytes for view in (*invoked.reads, *invoked.writes))
 
 
-def _batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
-    batch: list[Candidate] = []
+def _batches(candidates: Iterable[ProofCandidate]) -> Iterator[list[ProofCandidate]]:
+    batch: list[ProofCandidate] = []
     for each in candidates:
         if batch and sum(_nbytes(one.invoked) for one in (*batch, each)) > _BATCH_NBYTES:
             yield batch
@@ -82,9 +82,9 @@ def _batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
         yield batch
 
 
-def _same(runtime: RuntimeHandle, batch: Sequence[Candidate]) -> list[Candidate]:
+def _same(runtime: RuntimeHandle, batch: Sequence[ProofCandidate]) -> list[ProofCandidate]:
     try:
-        run = _Run(runtime, batch, session(runtime, _together(batch), (-1,)))
+        run = _ProofRun(runtime, batch, session(runtime, _together(batch), (-1,)))
         run.times_us(1)
     except ExecutionError:
         if len(batch) < 2:
@@ -94,14 +94,14 @@ def _same(runtime: RuntimeHandle, batch: Sequence[Candidate]) -> list[Candidate]
     return [each for index, each in enumerate(batch) if run.agrees(index)]
 
 
-def _is_slower(runtime: RuntimeHandle, candidate: Candidate) -> bool:
+def _is_slower(runtime: RuntimeHandle, candidate: ProofCandidate) -> bool:
     """Whether it is slower in every try: the machine may be busy, and the result is saved."""
-    run = _Run(runtime, [candidate], session(runtime, candidate.program, (-1,)))
+    run = _ProofRun(runtime, [candidate], session(runtime, candidate.program, (-1,)))
     fastest_us = (run.times_us(_ROUNDS).min(axis=0) for _ in range(_TRIES))
     return all(alone_us > _SLOWER * in_session_us for in_session_us, alone_us in fastest_us)
 
 
-def _together(batch: Sequence[Candidate]) -> Program:
+def _together(batch: Sequence[ProofCandidate]) -> Program:
     joint = onnx.ModelProto()
     inputs, outputs, weights = [], [], []
     for index, each in enumerate(batch):
@@ -128,10 +128,10 @@ def _rename(graph: onnx.GraphProto, prefix: str) -> None:
         node.output[:] = [prefix + name if name else "" for name in node.output]
 
 
-class _Run:
+class _ProofRun:
     """A plan on one lane: a session that computes all candidates, then the operators on the same inputs."""
 
-    def __init__(self, runtime: RuntimeHandle, batch: Sequence[Candidate], in_session: Handle) -> None:
+    def __init__(self, runtime: RuntimeHandle, batch: Sequence[ProofCandidate], in_session: Handle) -> None:
         self._runtime, self._batch = runtime, batch
         self._kept = in_session
         reads = [_renamed(each.invoked.reads, f"{index}/r") for index, each in enumerate(batch)]
@@ -140,14 +140,14 @@ class _Run:
         self._found = writes
         inputs, expected = _flat(reads), _flat(self._expected)
         made = (*expected, *_flat(writes))
-        first = Task("session", 0, inputs, expected)
+        first = PlanTask("session", 0, inputs, expected)
         others = [
-            Task(each.invoked.operator, index, reads[index - 1], writes[index - 1])
+            PlanTask(each.invoked.operator, index, reads[index - 1], writes[index - 1])
             for index, each in enumerate(batch, start=1)
         ]
         buffers = (
-            *(Buffer(view.buffer, Space.INPUT, view.nbytes) for view in inputs),
-            *(Buffer(view.buffer, Space.OUTPUT, view.nbytes) for view in made),
+            *(Buffer(view.buffer, MemorySpace.INPUT, view.nbytes) for view in inputs),
+            *(Buffer(view.buffer, MemorySpace.OUTPUT, view.nbytes) for view in made),
         )
         plan = ExecutionPlan(((first, *others),), buffers, 0)
         kernels = [in_session, *(each.handle for each in batch)]

@@ -31,7 +31,7 @@ from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.missing_dependencies import failure
-from iosched.runtime.plan import Space, Task, View
+from iosched.runtime.plan import MemorySpace, PlanTask, View
 from iosched.runtime.session import are_of_numpy, load_onnxruntime, onnxruntime_errors, run_on_any_types
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Lanes:
     def __post_init__(self) -> None:
         self.changed = threading.Condition()
 
-    def wait(self, task: Task) -> bool:
+    def wait(self, task: PlanTask) -> bool:
         with self.changed:
             self.changed.wait_for(
                 lambda: self.error is not None or all(self.done[wait.lane] >= wait.steps for wait in task.waits)
@@ -219,17 +219,17 @@ class PythonExecutor:
         if self._closed:
             raise ValueError("the executor is closed")
         arrays = {v.buffer: a for v, a in zip(self._inputs, checked_inputs(self._inputs, inputs), strict=True)}
-        outputs = {v.buffer: output_array(v) for v in self._outputs if self._space(v) is Space.OUTPUT}
+        outputs = {v.buffer: output_array(v) for v in self._outputs if self._space(v) is MemorySpace.OUTPUT}
         memory = {name: array.reshape(-1).view(np.uint8) for name, array in outputs.items()}
         numbers = {name: array for name, array in arrays.items() if array.dtype.kind not in "OUS"}
         memory |= {name: as_bytes(array) for name, array in numbers.items()}
         for buffer in self._plan.buffers:
-            if buffer.space is Space.ARENA:
+            if buffer.space is MemorySpace.ARENA:
                 memory[buffer.name] = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
         texts = {name: array.astype(np.object_) for name, array in arrays.items() if name not in numbers}
         return Values(self._runtime.onnxruntime.OrtValue, memory, texts, outputs, {}, {})
 
-    def _space(self, view: View) -> Space:
+    def _space(self, view: View) -> MemorySpace:
         return self._buffers[view.buffer].space
 
     def _run(self, values: Values, notes: _TraceWriter | None = None) -> Values:
@@ -270,7 +270,7 @@ class PythonExecutor:
                     notes.write(number, begun, time.perf_counter_ns())
                 lanes.step(lane)
 
-    def _execute(self, task: Task, values: Values) -> None:
+    def _execute(self, task: PlanTask, values: Values) -> None:
         kernel = self._kernels[task.kernel]
         if isinstance(kernel, Copy):
             np.copyto(values.bytes_of(task.writes[0]), values.bytes_of(task.reads[0]))
@@ -285,7 +285,7 @@ class PythonExecutor:
         session.run_with_iobinding(bound)
 
 
-def _binding(session: InferenceSession, kernel: Program, task: Task, values: Values) -> IOBinding:
+def _binding(session: InferenceSession, kernel: Program, task: PlanTask, values: Values) -> IOBinding:
     bound = session.io_binding()
     for name, view in zip(kernel.inputs, task.reads, strict=True):
         bound.bind_ortvalue_input(name, values.value(view))
@@ -294,7 +294,7 @@ def _binding(session: InferenceSession, kernel: Program, task: Task, values: Val
     return bound
 
 
-def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: Values) -> None:
+def _execute_on_objects(session: InferenceSession, kernel: Program, task: PlanTask, values: Values) -> None:
     """Run a task on strings, sequences, or tensors of unknown size: onnxruntime allocates."""
     feeds = {name: values.object_of(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
     if are_of_numpy(view.dtype for view in (*task.reads, *task.writes)):

@@ -93,7 +93,7 @@ def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequ
     parts = [unit for unit in found if unit is not None]
     if len(parts) < len(units) or not _are_alike(kernels, parts):
         return None
-    draft = _Draft(kernels, parts, present.graph.copy())
+    draft = _MergedNodes(kernels, parts, present.graph.copy())
     if not draft.stack():
         return None
     lifted = draft.lift()
@@ -154,7 +154,7 @@ def _is_plain(kernels: KernelGraph, node: NodeProto) -> bool:
     return is_static and (node.op_type in _CONVOLUTIONS or kernels.weights[node.input[1]].ndim == 2)
 
 
-class _Draft:
+class _MergedNodes:
     """Nodes that replace those of several units, in order.
 
     Attributes:

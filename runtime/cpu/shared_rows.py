@@ -25,7 +25,7 @@ from iosched.models.wiring import is_standard
 from iosched.runtime.cpu.kernel_graph import BYTES_PER_US, KernelGraph, SharedRows, node_work_us
 from iosched.runtime.cpu.rewrite.blocked import NCHWC
 from iosched.runtime.cpu.rewrite.images import is_image
-from iosched.runtime.cpu.slicing import Rows, Window, even_ranges
+from iosched.runtime.cpu.slicing import Rows, RowWindow, even_ranges
 
 _SET_COST = (0.0, 1.8, 2.3, 3.1, 4.0)
 """Cost of 0 to 4 blocks of results that MLAS computes together, relative to a block of a full set."""
@@ -46,7 +46,7 @@ def share_rows(kernels: KernelGraph, lanes: int) -> KernelGraph:
     best = max(plans, key=lambda plan: _gain_us(kernels, plan, lanes), default=None)
     if best is None or _gain_us(kernels, best, lanes) < _LEAST_GAIN_US:
         return kernels
-    return _Draft(kernels, kernels.graph, best).finished()
+    return _DividedNodes(kernels, kernels.graph, best).finished()
 
 
 def _runs(kernels: KernelGraph) -> Iterator[tuple[int, ...]]:
@@ -132,7 +132,7 @@ def _blocks_cost(blocks: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Draft:
+class _DividedNodes:
     """The nodes that replace those of a plan, one for each part.
 
     In the blocked layout, the rows of each block of channels are separate, so they are cut and joined on another
@@ -283,8 +283,8 @@ def height(kernels: KernelGraph, name: str) -> int:
     return kernels.graph.shape(name)[row_axis(kernels, name)]
 
 
-def windows(kernels: KernelGraph, index: int) -> dict[str, Window] | None:
-    """Window of each computed operand of node `index`; None if its rows cannot be computed separately."""
+def windows(kernels: KernelGraph, index: int) -> dict[str, RowWindow] | None:
+    """The `RowWindow` of each computed operand of node `index`; None if its rows cannot be computed separately."""
     node = kernels.nodes[index]
     if len(node.output) != 1 or not all(_is_image(kernels, name) for name in (*kernels.reads[index], node.output[0])):
         return None
@@ -292,7 +292,7 @@ def windows(kernels: KernelGraph, index: int) -> dict[str, Window] | None:
         return _window_of_kernel(kernels, node)
     if is_standard(node, "Transpose"):
         is_first = node.input[0] in kernels.inputs and len(kernels.readers[node.input[0]]) == 1
-        return {node.input[0]: Window()} if is_first and integers(node, "perm") == _TO_CHANNELS_FIRST else None
+        return {node.input[0]: RowWindow()} if is_first and integers(node, "perm") == _TO_CHANNELS_FIRST else None
     return _pointwise(kernels, node)
 
 
@@ -300,7 +300,7 @@ def _is_image(kernels: KernelGraph, name: str) -> bool:
     return is_image(kernels.graph, name) and kernels.graph.shape(name)[0] == 1
 
 
-def _window_of_kernel(kernels: KernelGraph, node: NodeProto) -> dict[str, Window] | None:
+def _window_of_kernel(kernels: KernelGraph, node: NodeProto) -> dict[str, RowWindow] | None:
     extents = _kernel_shape(kernels, node)
     if integer(node, "ceil_mode") or any(name in kernels.tensors for name in node.input[1:3]) or len(extents) != 2:
         return None
@@ -308,9 +308,9 @@ def _window_of_kernel(kernels: KernelGraph, node: NodeProto) -> dict[str, Window
     if min(pads) < 0:
         return None
     extent = (extents[0] - 1) * integers(node, "dilations", (1, 1))[0] + 1
-    found = {node.input[0]: Window(extent, integers(node, "strides", (1, 1))[0], pads[0])}
+    found = {node.input[0]: RowWindow(extent, integers(node, "strides", (1, 1))[0], pads[0])}
     summed = [name for name in node.input[3:4] if name]
-    return None if node.input[0] in summed else {**found, **dict.fromkeys(summed, Window())}
+    return None if node.input[0] in summed else {**found, **dict.fromkeys(summed, RowWindow())}
 
 
 def kernel_pads(kernels: KernelGraph, node: NodeProto) -> tuple[int, ...]:
@@ -323,13 +323,13 @@ def _kernel_shape(kernels: KernelGraph, node: NodeProto) -> tuple[int, ...]:
     return integers(node, "kernel_shape") or (() if weight is None else weight.shape[2:])
 
 
-def _pointwise(kernels: KernelGraph, node: NodeProto) -> dict[str, Window] | None:
+def _pointwise(kernels: KernelGraph, node: NodeProto) -> dict[str, RowWindow] | None:
     computed = [name for name in node.input if name in kernels.tensors]
     constants = [kernels.weights[name] for name in node.input if name in kernels.weights]
     are_alike = len({kernels.graph.shape(name) for name in (*computed, node.output[0])}) == 1
     if node.op_type not in _POINTWISE or not are_alike or any(array.size > 1 for array in constants):
         return None
-    return dict.fromkeys(computed, Window())
+    return dict.fromkeys(computed, RowWindow())
 
 
 def plan_rows(

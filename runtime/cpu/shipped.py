@@ -114,7 +114,7 @@ def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = (
 
 def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
     from iosched.runtime.openvino.library import installed_version
-    from iosched.runtime.openvino.model import OpenvinoModel
+    from iosched.runtime.openvino.openvino_model import OpenvinoModel
 
     notes: tuple[str, ...] = ()
     if precision not in precisions():
@@ -181,7 +181,7 @@ def _teams_on_onnxruntime(model: Model, teams: Teams, lanes: int, notes: tuple[s
 
 
 def _teams_on_openvino(model: Model, teams: Teams, lanes: int) -> Executor:
-    from iosched.runtime.openvino.model import open_requests
+    from iosched.runtime.openvino.openvino_model import open_requests
 
     try:
         requests = Requests(open_requests(model, lanes, teams.requests))

@@ -14,7 +14,7 @@ from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 
 @dataclass(frozen=True)
-class Slice:
+class TensorSlice:
     """A contiguous part of a tensor: `start` counts elements, `shape` is that of the part."""
 
     start: int
@@ -26,7 +26,7 @@ Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Window:
+class RowWindow:
     """The rows of the operand that a row of the result is computed from.
 
     Attributes:
@@ -56,7 +56,7 @@ class Share:
     """
 
     node: onnx.NodeProto
-    slices: Mapping[str, Slice]
+    slices: Mapping[str, TensorSlice]
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -74,9 +74,9 @@ def even_ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]
     return list(pairwise(edges))
 
 
-def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
+def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> TensorSlice:
     """The slice [begin, end) on `axis`; contiguous because all earlier axes have size 1."""
-    return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
+    return TensorSlice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
 
 
 def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tuple[int, int, int]]) -> Share:

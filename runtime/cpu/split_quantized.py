@@ -14,7 +14,7 @@ import onnx
 
 from iosched.models.node_attributes import integer, integers, padding, with_attributes
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.slicing import Share, Window, broadcast_share, even_ranges, shape_of, share_of
+from iosched.runtime.cpu.slicing import RowWindow, Share, broadcast_share, even_ranges, shape_of, share_of
 
 Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 
@@ -55,7 +55,7 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, kernel: Sequence[int
     source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
     pads, axes, ones = padding(node, source[1:-1], kernel), len(kernel), (1,) * len(kernel)
     extent = (kernel[0] - 1) * integers(node, "dilations", ones)[0] + 1
-    window = Window(extent, integers(node, "strides", ones)[0], pads[0])
+    window = RowWindow(extent, integers(node, "strides", ones)[0], pads[0])
     found = []
     for begin, end in even_ranges(result[1], shares):
         first, last = window.rows((begin, end))

@@ -23,7 +23,7 @@ from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.executor import Requests
 from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Piece, Teams
 
@@ -140,7 +140,7 @@ def in_teams(
     batch = sum(piece.count for pieces in teams for piece in pieces)
     composed = _Composed(plans, batched_inputs, batch)
     buffers: dict[str, Buffer] = {}
-    lanes: list[tuple[Task, ...]] = []
+    lanes: list[tuple[PlanTask, ...]] = []
     for team, pieces in enumerate(teams):
         lanes += composed.lanes(team, pieces)
         for count in dict.fromkeys(piece.count for piece in pieces):
@@ -162,16 +162,16 @@ class _Composed:
         self.stride = -(-largest // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
         self.width = len(next(iter(plans.values())).plan.lanes)
         known = {buffer.name: buffer for each in plans.values() for buffer in each.plan.buffers}
-        if unknown := [name for name, buffer in known.items() if buffer.space is Space.DYNAMIC]:
+        if unknown := [name for name, buffer in known.items() if buffer.space is MemorySpace.DYNAMIC]:
             raise UsageError(f"the size of {unknown[0]!r} is known only at run time")
         self._space = {name: buffer.space for name, buffer in known.items()}
-        self._arrays = frozenset(name for name, space in self._space.items() if space is not Space.ARENA)
+        self._arrays = frozenset(name for name, space in self._space.items() if space is not MemorySpace.ARENA)
         self._by_image = frozenset(
-            name for name in self._arrays if self._space[name] is Space.OUTPUT or name in batched_inputs
+            name for name in self._arrays if self._space[name] is MemorySpace.OUTPUT or name in batched_inputs
         )
 
-    def lanes(self, team: int, pieces: Sequence[Piece]) -> list[tuple[Task, ...]]:
-        found: list[list[Task]] = [[] for _ in range(self.width)]
+    def lanes(self, team: int, pieces: Sequence[Piece]) -> list[tuple[PlanTask, ...]]:
+        found: list[list[PlanTask]] = [[] for _ in range(self.width)]
         for piece in pieces:
             done = [len(lane) for lane in found]
             placed = self._placed(team, piece)
@@ -233,7 +233,7 @@ class _Composed:
         return name
 
 
-def _waits(task: Task, lane: int, first_lane: int, done: Sequence[int], *, is_first: bool) -> tuple[Wait, ...]:
+def _waits(task: PlanTask, lane: int, first_lane: int, done: Sequence[int], *, is_first: bool) -> tuple[Wait, ...]:
     """The task's waits, and before the first task of a lane, waits for everything of the team's earlier pieces."""
     steps = {wait.lane: wait.steps + done[wait.lane] for wait in task.waits}
     if is_first:

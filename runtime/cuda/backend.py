@@ -31,12 +31,12 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import CALLER_SUFFIX, Network, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.lower.lowered_model import CALLER_SUFFIX, LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.lower.timed_choices import LayoutChoice, fused_by_choice, fused_everywhere, layout_by_choice
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
-from iosched.runtime.cuda.trials import Trials
-from iosched.runtime.plan import Task
+from iosched.runtime.cuda.part_timer import PartTimer
+from iosched.runtime.plan import PlanTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.unit_graph import Unit, join_units
 
@@ -158,9 +158,9 @@ class CudaBackend:
         self._choose = choose
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._trials = Trials(driver, choose, self._lanes, self._sessions)
+        self._trials = PartTimer(driver, choose, self._lanes, self._sessions)
         preferred = layout or preferred_layout(precision.name, driver.gpu)
-        network = Network(model, precision, preferred, gpu=driver.gpu)
+        network = LoweredModel(model, precision, preferred, gpu=driver.gpu)
         self._layout = LayoutChoice(preferred)
         self._fused: Mapping[str, str] = {}
         if choices is not None and layout is None:
@@ -170,10 +170,10 @@ class CudaBackend:
             network, self._fused = self._fused_by(choices, network)
         self._network = network
 
-    def _interleaved_us(self, choices: Choices, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+    def _interleaved_us(self, choices: Choices, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
         return self._trials.interleaved_us([self._fused_by(choices, network)[0] for network in networks])
 
-    def _fused_by(self, choices: Choices, network: Network) -> tuple[Network, Mapping[str, str]]:
+    def _fused_by(self, choices: Choices, network: LoweredModel) -> tuple[LoweredModel, Mapping[str, str]]:
         return fused_by_choice(network, choices, self._trials.alone_us, self._trials.prepare)
 
     @property
@@ -232,7 +232,7 @@ class CudaBackend:
         """
         return self._trials.stage(self._network, self.units.expanded_stage(stage), names)
 
-    def check_kernel(self, lowering: Lowering, task: Task, *, rtol: float) -> Check:
+    def check_kernel(self, lowering: Lowering, task: PlanTask, *, rtol: float) -> Check:
         """Compares one task of a plan with its numpy reference; see `kernel_check.check_kernel`."""
         return check_kernel(lowering, task, self.driver, self._choose, self._lanes, rtol=rtol)
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from iosched.jobs.batching.plan import composed
+from iosched.jobs.batching.model_clusters import composed
 from iosched.models.composition.compose import compose
 from iosched.models.load import load_model
 from iosched.models.model import Model

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from iosched.jobs.exploring.front import Point
+from iosched.jobs.exploring.explore_result import Feedback, Individual, Latency, StudyHistory
 from iosched.jobs.exploring.objectives import Card, parse_objectives
-from iosched.jobs.exploring.result import Feedback, Individual, Latency, StudyHistory
+from iosched.jobs.exploring.pareto_front import Point
 
 ROOT = Path(__file__).parents[2]
 

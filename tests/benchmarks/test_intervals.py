@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from iosched.profiler.devices.analytic.uncertainty import NORMAL, SPREADS, around
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

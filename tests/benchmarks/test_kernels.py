@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iosched.profiler.devices.analytic.kernels import Kernel, Product, Stream, Window
+from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Kernel, Product, Stream
 
 SAMPLE = Path(__file__).with_name("measured_kernels.csv")
 """A random part of the test shapes, launch subtracted, from NeuSight (github.com/sitar-lab/NeuSight, MIT licence)."""
@@ -51,7 +51,9 @@ def test_rows_become_kernels_and_lose_the_launch(script, folder: Path) -> None:
     assert [row.measured_us for row in convolutions] == [0, 15, 0]  # a line through 70 and 90 is below 95
     assert [row.algorithm for row in convolutions] == ["winograd nonfused", "direct", "winograd"]
     moved = 4 * 2 * 49 * (8 + 16)
-    assert convolutions[0].kernel == Product(98, 16, 72, 1, moved, 4 * 72 * 16, Window(2, 7, 7, 9, winograd=True))
+    assert convolutions[0].kernel == Product(
+        98, 16, 72, 1, moved, 4 * 72 * 16, ConvolutionGeometry(2, 7, 7, 9, winograd=True)
+    )
     by_operator = {row.operator: row for row in rows}
     linear, gemm = by_operator["linear"].kernel, by_operator["gemm"].kernel
     assert (linear.rows, linear.columns, linear.inner, linear.transposed) == (3, 7, 5, True)

@@ -12,7 +12,7 @@ import pytest
 from by_definition import graph_of
 from lane_costs import alone
 
-from iosched.scheduler.cost import Question, operator_question
+from iosched.scheduler.cost import CostQuestion, operator_question
 
 PAGE = Path(__file__).parents[2] / "benchmarks" / "reports" / "search.md"
 
@@ -41,11 +41,11 @@ def test_the_limit_is_that_of_rounds_one_after_another(rounds: ModuleType) -> No
 def test_a_round_counts_what_is_not_known_yet(rounds: ModuleType) -> None:
     """Operators are alike where their numbers are both even or both odd."""
     workers: Any = rounds.Workers(graph_of(9, []), lambda name: str(int(name) % 2))
-    one, two = Question(alone("0")), Question(alone("1"))
+    one, two = CostQuestion(alone("0")), CostQuestion(alone("1"))
 
-    workers.prefetch([one, Question(alone("2")), operator_question("4", "operator"), two])
+    workers.prefetch([one, CostQuestion(alone("2")), operator_question("4", "operator"), two])
     assert workers.sizes == [2]
-    workers.prefetch([Question(alone("0"), "again"), operator_question("1", "work"), two])
+    workers.prefetch([CostQuestion(alone("0"), "again"), operator_question("1", "work"), two])
     assert workers.sizes == [2, 2]
     workers.prefetch([one])
     assert workers.sizes == [2, 2]

@@ -18,13 +18,13 @@ from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
 from small_models import branches
 from thread_cluster import Say, ThreadTransport, cpu_places
 
-from iosched.cli.cluster import ClusterView, lines_of
+from iosched.cli.cluster_display import ClusterView, lines_of
 from iosched.jobs import optimize_task
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.pool import cluster as cluster_pool
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus, WorkerStatus
 from iosched.jobs.pool.messages import Call
-from iosched.jobs.pool.task import Budget
+from iosched.jobs.pool.task import JobBudget
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Lost
 from iosched.jobs.pool.worker import Worker as AnyWorker
@@ -270,14 +270,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made, before = Clock(), Budget.open
+    made, before = Clock(), JobBudget.open
 
-    def counts(budget: Budget, now_s: float) -> None:
+    def counts(budget: JobBudget, now_s: float) -> None:
         before(budget, now_s)
         made.counts.set()
 
     monkeypatch.setattr(cluster_pool, "time", made)
-    monkeypatch.setattr(Budget, "open", counts)
+    monkeypatch.setattr(JobBudget, "open", counts)
     return made
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from iosched.jobs.pool import survey
 from iosched.jobs.pool.messages import Facts
-from iosched.jobs.pool.ray import transport
+from iosched.jobs.pool.ray import ray_transport
 from iosched.jobs.pool.transport import Place
 from iosched.models.version import iosched_version
 
@@ -39,7 +39,7 @@ def test_people_see_a_line_for_each_device_of_each_machine(invoke, monkeypatch: 
         survey.Surveyed(Place("head", "10.0.0.2", "cpu", 0, 8), problem="its CPU is not offered"),
         survey.Surveyed(Place("desk", "10.0.0.3", "v100"), replace(facts, disturbed_by=("first", "others had 60%"))),
     )
-    monkeypatch.setattr(transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(ray_transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(survey, "survey", lambda *_: found)
     assert invoke("devices", "--cluster", "head:6379").stdout.splitlines() == [
         "box (10.0.0.1)",
@@ -61,7 +61,7 @@ def test_no_cluster_is_a_missing_dependency(invoke, complains, monkeypatch: pyte
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     complains(invoke("devices", "--cluster", "auto"), 3, "no Ray cluster is known on this machine", "--cluster local:N")
-    monkeypatch.setattr(transport, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_transport, "find_spec", lambda name: None)
     complains(invoke("devices", "--cluster", "auto"), 3, "pip install '.[fleet]'")
 
 

@@ -25,7 +25,7 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.pool import survey
 from iosched.jobs.pool.messages import Facts
-from iosched.jobs.pool.ray import transport
+from iosched.jobs.pool.ray import ray_transport
 from iosched.jobs.pool.transport import Place
 from iosched.jobs.worker import Worker
 from iosched.models.errors import DeviceError
@@ -158,7 +158,7 @@ def of_a_cluster(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch)
     yield "optimize", *ask("optimize", "m.onnx", "--batch-size", 1, "--cluster", "local:1", "-o", "there.onnx")
     facts = Facts(versions={"iosched": "1"}, device="cpu", name="A CPU", key="k", threads=8)
     found = (survey.Surveyed(Place("box", "10.0.0.1", "cpu", 1, 8), facts),)
-    monkeypatch.setattr(transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(ray_transport, "RayTransport", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(survey, "survey", lambda *_: found)
     yield SMALL, *ask("devices", "--cluster", "head:6379")
 

@@ -14,7 +14,7 @@ from small_models import branches
 from iosched.cli.matrix import as_object, labels
 from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixSettings, MatrixTarget, matrix
 from iosched.models.load import load_model
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Schedule
 

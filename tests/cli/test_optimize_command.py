@@ -22,7 +22,7 @@ from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
 from iosched.models.zoo.randwire import wirings
 from iosched.profiler.devices.analytic import uncertainty
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval, summarize
 from iosched.runtime.compare import Check
 from iosched.runtime.processor import cpu_name

@@ -73,10 +73,10 @@ def _quieten() -> None:
     from iosched.jobs.optimizing import throughput
     from iosched.models.zoo import squeezenet
     from iosched.models.zoo.network import Network
+    from iosched.profiler.devices.cpu import measured_cost
     from iosched.profiler.devices.cpu import open as cpu_open
-    from iosched.profiler.devices.cpu import segment_latencies
     from iosched.profiler.devices.cuda import device as cuda_device
-    from iosched.profiler.measuring import disturbance, idle, rate
+    from iosched.profiler.measuring import disturbance, idle, interleaved_models
     from iosched.profiler.measuring.interleaved_models import Budget
     from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
@@ -92,9 +92,9 @@ def _quieten() -> None:
     disturbance.interference = lambda *_: disturbance.Interference()  # type: ignore[assignment]
     installation.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
-    idle.LONGEST_SECONDS, rate.TURN_SECONDS, time_budget.LEAST_DECIDING_S = 0.0, 0.01, 0.1
+    idle.LONGEST_SECONDS, interleaved_models.RATE_SECONDS, time_budget.LEAST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)
-    cpu_open.BUDGET, throughput._COMPARED, segment_latencies.ROUNDS = few, few, LEAST_SAMPLES
+    cpu_open.BUDGET, throughput._COMPARED, measured_cost.SEGMENT_ROUNDS = few, few, LEAST_SAMPLES
     for command, name, default in (("bench", "rounds", LEAST_SAMPLES), ("explore", "trials", 1)):
         for parameter in cli.get_command(None, command).params:  # type: ignore[arg-type,union-attr]
             if parameter.name == name:

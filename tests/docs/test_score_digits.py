@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from iosched.jobs.batching.plan import composed
+from iosched.jobs.batching.model_clusters import composed
 from iosched.models.export import write_model
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network

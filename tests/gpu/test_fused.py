@@ -13,7 +13,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import preferred_layout
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
@@ -26,7 +26,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 def test_one_kernel_for_two(gpu: AttachedGpu, name: str, precision: str) -> None:
     model = separables() if IS_DESK else load_model(zoo.build(name).SerializeToString(), name=name)
     computed = Precision(precision)
-    network = Network(model, computed, preferred_layout(computed.name, gpu.driver.gpu), gpu=gpu.driver.gpu)
+    network = LoweredModel(model, computed, preferred_layout(computed.name, gpu.driver.gpu), gpu=gpu.driver.gpu)
     pinned = {fusion_key(network, operator): "one kernel, variant 0" for operator in separable_operators(model)}
     compiled = gpu.backend(model, precision, KnownCudnnPlans(pinned)).compile(greedy(model.graph))
     assert any(key.startswith("fused ") for key in compiled.cudnn_plans)

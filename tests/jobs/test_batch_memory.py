@@ -16,7 +16,7 @@ from scripted import script_stages
 from small_models import chains, loaded, proto_of
 
 from iosched.jobs.batch import BatchSettings, batch
-from iosched.jobs.batching.plan import divided
+from iosched.jobs.batching.model_clusters import divided
 from iosched.models.composition.compose import footprint_of, together_nbytes
 from iosched.models.composition.members import members_of
 from iosched.models.model import Model

@@ -16,8 +16,8 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs.explain import MOST_IN_TURN, Explanation, explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
-from iosched.profiler.devices.cost import ComparesSegments
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
+from iosched.profiler.devices.measured_costs import ComparesSegments
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase

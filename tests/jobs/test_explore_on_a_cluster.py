@@ -16,10 +16,10 @@ from thread_cluster import BRIEF, ThreadPool, finish, soon, thread_pool
 from toy_space import SPACE
 
 from iosched.jobs.explore import explore
+from iosched.jobs.exploring.explore_settings import ExploreSettings
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
-from iosched.jobs.exploring.settings import ExploreSettings
 from iosched.jobs.pool.task import How, Pending, Task
-from iosched.jobs.ranking.task import COST
+from iosched.jobs.ranking.rank_task import COST
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceLostError, UsageError
 from iosched.models.load import load_model

@@ -21,7 +21,7 @@ from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
@@ -57,19 +57,19 @@ def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
 
 
 def test_all_stages_are_handed_over_to_be_answered_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[list[Question]] = []
-    asked: list[Question] = []
+    handed: list[list[CostQuestion]] = []
+    asked: list[CostQuestion] = []
 
     class Ahead(CpuStageCost):
-        def prefetch(self, questions: Sequence[Question]) -> None:
+        def prefetch(self, questions: Sequence[CostQuestion]) -> None:
             handed.append(list(questions))
 
         def stage_latency_us(self, stage: Stage) -> float:
-            asked.append(Question(stage))
+            asked.append(CostQuestion(stage))
             return 7.0
 
         def remeasure(self, stage: Stage) -> float:
-            asked.append(Question(stage, "again"))
+            asked.append(CostQuestion(stage, "again"))
             return 7.0
 
     monkeypatch.setattr(cpu_open, "CpuStageCost", Ahead)

@@ -17,7 +17,7 @@ from iosched.jobs.run import open_executor, run
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.openvino import model as openvino_model
+from iosched.runtime.openvino import openvino_model as openvino_model
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
 

@@ -16,7 +16,7 @@ from iosched.jobs import time_budget
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import local
 from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
-from iosched.jobs.ranking import task as cost_job
+from iosched.jobs.ranking import rank_task as cost_job
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, DeviceLostError, InvalidModelError, UsageError

@@ -13,7 +13,7 @@ from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
 from iosched.runtime.compare import Check
-from iosched.runtime.cpu import checks
+from iosched.runtime.cpu import self_checks
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference, SelfCheck, agrees_with_onnxruntime, passed, worst
@@ -154,7 +154,7 @@ def test_the_cpu_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_openvino_is_tried_where_it_is_installed_and_not_missed_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    openvino = checks.cpu_checks()[2]
+    openvino = self_checks.cpu_checks()[2]
     if library.available():
         assert "relative error" in openvino.run()
     monkeypatch.setattr(library, "installed_version", lambda: None)

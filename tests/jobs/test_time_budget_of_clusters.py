@@ -10,7 +10,7 @@ import pytest
 from scripted import Asked
 from small_models import chains
 
-from iosched.jobs.batching.plan import composed
+from iosched.jobs.batching.model_clusters import composed
 from iosched.jobs.open_model import opened
 from iosched.jobs.time_budget import CHOSEN, TimeBudget
 from iosched.profiler.baselines.onnxruntime import QUICK

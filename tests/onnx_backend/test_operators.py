@@ -23,8 +23,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.scheduler.baselines import greedy
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_on_the_cpu(opened: Opened) -> None:
 def test_on_plans_for_streams(opened: Opened) -> None:
     if not is_supported(opened.model):
         pytest.skip(f"{REFUSED} for streams: sizes that only a run tells, no arrays, or nothing to compute")
-    network = Network(opened.model, Precision("fp32"), Layout.NHWC)
+    network = LoweredModel(opened.model, Precision("fp32"), Layout.NHWC)
     for each in [network, network.in_layout(Layout.NCHW)] if network.has_images else [network]:
         lowering = lower(each, greedy(opened.model.graph))
         agree(interpreted(lowering, opened.case.inputs, seed=0), opened.expected)

@@ -20,9 +20,9 @@ from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower import plan as cuda_lower
+from iosched.runtime.cuda.lower import lowering as cuda_lower
 from iosched.runtime.hazards import HazardError
-from iosched.runtime.plan import Space
+from iosched.runtime.plan import MemorySpace
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -114,4 +114,4 @@ def test_stage_alone_gets_slices_of_a_table_as_inputs() -> None:
     assert {view.buffer: view.shape for view in executor.inputs}["fc"] == (1, 32, 6, 6)
     plan = cuda_lower.lower_stage(backend._network, HALF)
     assert plan is not None
-    assert {buffer.name: buffer.space for buffer in plan.plan.buffers}["fc"] is Space.INOUT
+    assert {buffer.name: buffer.space for buffer in plan.plan.buffers}["fc"] is MemorySpace.INOUT

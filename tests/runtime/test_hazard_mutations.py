@@ -24,13 +24,13 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower, lower_stage
 from iosched.runtime.hazards import HazardError, Order, check, happens_before
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 from iosched.scheduler.baselines import greedy, sequential
 
-Lanes = list[list[Task]]
+Lanes = list[list[PlanTask]]
 Mutation = Callable[[ExecutionPlan, Random], ExecutionPlan]
 
 
@@ -54,12 +54,12 @@ def of_lanes(change: Callable[[Lanes, Random, ExecutionPlan], None]) -> Mutation
     return mutate
 
 
-def _waiting(task: Task, own: int, lanes: Lanes) -> Task:
+def _waiting(task: PlanTask, own: int, lanes: Lanes) -> PlanTask:
     waits = (replace(wait, steps=min(wait.steps, len(lanes[wait.lane]))) for wait in task.waits if wait.lane != own)
     return replace(task, waits=tuple(waits))
 
 
-def _some(lanes: Lanes, draw: Random) -> list[Task]:
+def _some(lanes: Lanes, draw: Random) -> list[PlanTask]:
     return draw.choice([lane for lane in lanes if lane])
 
 
@@ -139,7 +139,7 @@ def change_view(lanes: Lanes, draw: Random, plan: ExecutionPlan) -> None:
 
 def move_buffer(plan: ExecutionPlan, draw: Random) -> ExecutionPlan:
     """A buffer of the arena goes elsewhere: a little, or onto another."""
-    inside = [buffer for buffer in plan.buffers if buffer.space is Space.ARENA]
+    inside = [buffer for buffer in plan.buffers if buffer.space is MemorySpace.ARENA]
     if not inside:
         return plan
     buffer, other = draw.choice(inside), draw.choice(inside)
@@ -158,7 +158,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 def _resized(view: View, plan: ExecutionPlan, draw: Random) -> View:
     """Other columns of the same buffer, most often within it."""
     buffer = next(buffer for buffer in plan.buffers if buffer.name == view.buffer)
-    if buffer.space is Space.DYNAMIC:
+    if buffer.space is MemorySpace.DYNAMIC:
         return view
     rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
     width, start = buffer.pitch or buffer.nbytes, view.offset
@@ -178,7 +178,7 @@ def of_cpus(model: Model) -> Iterator[ExecutionPlan]:
 
 
 def of_gpus(model: Model) -> Iterator[ExecutionPlan]:
-    network = Network(model, Precision("fp32"))
+    network = LoweredModel(model, Precision("fp32"))
     schedules = [sequential(model.graph), greedy(model.graph), *(random_schedule(model.graph, seed) for seed in (1, 2))]
     for schedule in schedules:
         for barriers in (True, False):
@@ -197,7 +197,7 @@ def small_plans() -> tuple[ExecutionPlan, ...]:
     return tuple(plan for plan in plans if sum(map(len, plan.lanes)) > 2)
 
 
-READ_ONLY = (Space.INPUT, Space.WEIGHT)
+READ_ONLY = (MemorySpace.INPUT, MemorySpace.WEIGHT)
 
 
 class Access(NamedTuple):
@@ -232,7 +232,7 @@ def is_sound(plan: ExecutionPlan) -> bool:
         len(buffers) == len(plan.buffers)
         and all(fits(buffer, plan.arena_nbytes) for buffer in plan.buffers)
         and all(view.buffer in buffers and is_inside(view, buffers[view.buffer]) for view in views)
-        and all(buffers[view.buffer].space in (Space.OUTPUT, Space.DYNAMIC) for view in plan.outputs)
+        and all(buffers[view.buffer].space in (MemorySpace.OUTPUT, MemorySpace.DYNAMIC) for view in plan.outputs)
         and not any(buffers[view.buffer].space in READ_ONLY for task in order.tasks for view in task.writes)
         and has_no_hazard(order, plan.buffers)
     )
@@ -240,7 +240,7 @@ def is_sound(plan: ExecutionPlan) -> bool:
 
 def fits(buffer: Buffer, arena_nbytes: int) -> bool:
     inside = buffer.offset >= 0 and buffer.offset + buffer.nbytes <= arena_nbytes
-    return buffer.nbytes >= 0 and (buffer.space is not Space.ARENA or inside)
+    return buffer.nbytes >= 0 and (buffer.space is not MemorySpace.ARENA or inside)
 
 
 def rows(buffer: Buffer) -> int:
@@ -248,7 +248,7 @@ def rows(buffer: Buffer) -> int:
 
 
 def is_inside(view: View, buffer: Buffer) -> bool:
-    if buffer.space is Space.DYNAMIC:
+    if buffer.space is MemorySpace.DYNAMIC:
         return True
     if not rows(buffer) or view.nbytes % rows(buffer) or view.offset < 0 or view.nbytes < 0:
         return False
@@ -267,7 +267,7 @@ def has_no_hazard(order: Order, buffers: Sequence[Buffer]) -> bool:
             is_ordered = before[task, one.task] | before[one.task, task] | is_own(one, columns)[touching]
             if not is_ordered.all():
                 return False
-        elif space not in (*READ_ONLY, Space.INOUT):
+        elif space not in (*READ_ONLY, MemorySpace.INOUT):
             earlier = touching[(columns.writes[touching] == 1) & before[task, one.task]]
             if not is_there(one, [found[index] for index in earlier[::-1]]):
                 return False
@@ -297,9 +297,9 @@ def accesses(order: Order, buffers: Sequence[Buffer]) -> list[Access]:
         task = order.tasks[number]
         for view, writes in (*((view, False) for view in task.reads), *((view, True) for view in task.writes)):
             place = next(index for index, buffer in enumerate(buffers) if buffer.name == view.buffer)
-            buffer, in_arena = buffers[place], buffers[place].space is Space.ARENA
+            buffer, in_arena = buffers[place], buffers[place].space is MemorySpace.ARENA
             start, stop = view.offset, view.offset + view.nbytes // (rows(buffer) or 1)
-            if buffer.space is Space.DYNAMIC:  # one thing whose bytes are not known
+            if buffer.space is MemorySpace.DYNAMIC:  # one thing whose bytes are not known
                 start, stop = 0, 1
             lies = (-1, buffer.offset, buffer.offset + buffer.nbytes) if in_arena else (place, 0, 1)
             if start < stop:
@@ -337,9 +337,9 @@ def is_there(read: Access, latest_first: Sequence[Access]) -> bool:
 
 def is_written(buffer: Buffer, writes: Sequence[Access]) -> bool:
     """Outputs are written whole, dynamic buffers by one task."""
-    if buffer.space is Space.DYNAMIC:
+    if buffer.space is MemorySpace.DYNAMIC:
         return len(writes) == 1
-    missing = [(0, buffer.nbytes)] if buffer.space is Space.OUTPUT and buffer.nbytes else []
+    missing = [(0, buffer.nbytes)] if buffer.space is MemorySpace.OUTPUT and buffer.nbytes else []
     for write in writes:
         missing = without(missing, write.start * rows(buffer), write.stop * rows(buffer))
     return not missing
@@ -381,20 +381,20 @@ def test_mutated_plans_with_conflicting_accesses_are_refused() -> None:
 
 
 TABLES = (
-    Buffer("x", Space.INPUT, 8),
-    Buffer("p", Space.ARENA, 8, 0, pitch=4),
-    Buffer("q", Space.ARENA, 4, 4),
-    Buffer("r", Space.ARENA, 4, 8),
-    Buffer("s", Space.INOUT, 6, pitch=3),
-    Buffer("d", Space.DYNAMIC, 0),
-    Buffer("y", Space.OUTPUT, 4, pitch=2),
+    Buffer("x", MemorySpace.INPUT, 8),
+    Buffer("p", MemorySpace.ARENA, 8, 0, pitch=4),
+    Buffer("q", MemorySpace.ARENA, 4, 4),
+    Buffer("r", MemorySpace.ARENA, 4, 8),
+    Buffer("s", MemorySpace.INOUT, 6, pitch=3),
+    Buffer("d", MemorySpace.DYNAMIC, 0),
+    Buffer("y", MemorySpace.OUTPUT, 4, pitch=2),
 )
 
 
 @st.composite
 def drawn_views(draw: st.DrawFn, names: str) -> View:
     buffer = draw(st.sampled_from([buffer for buffer in TABLES if buffer.name in names]))
-    if buffer.space is Space.DYNAMIC:
+    if buffer.space is MemorySpace.DYNAMIC:
         return View(buffer.name, "int64", None)
     width, rows = buffer.pitch or buffer.nbytes, buffer.nbytes // buffer.pitch if buffer.pitch else 1
     start = draw(st.sampled_from([0, 0, 0, 1, 2]).filter(lambda start: start < width))
@@ -406,7 +406,7 @@ def drawn_views(draw: st.DrawFn, names: str) -> View:
 def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
     """Plans on tables, in few bytes; a task waits for most of what comes before it in one order of all."""
     n_lanes = draw(st.integers(1, 3))
-    lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
+    lanes: list[list[PlanTask]] = [[] for _ in range(n_lanes)]
     for number in range(draw(st.integers(1, 10))):
         lane = draw(st.integers(0, n_lanes - 1))
         others = [other for other in range(n_lanes) if other != lane and draw(st.sampled_from([True, True, False]))]
@@ -418,7 +418,7 @@ def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
         added = draw(st.sampled_from([True, False, False]))
         in_place = tuple(view for view in writes if added and view.buffer in known)
         reads += tuple(view for view in in_place if draw(st.sampled_from([True, True, True, False])))
-        lanes[lane].append(Task(f"k{number}", 0, reads, writes, waits, in_place=in_place))
+        lanes[lane].append(PlanTask(f"k{number}", 0, reads, writes, waits, in_place=in_place))
     named = {view.buffer for tasks in lanes for task in tasks for view in (*task.reads, *task.writes)}
     buffers = tuple(buffer for buffer in TABLES if buffer.name in named or draw(st.sampled_from([True, *[False] * 9])))
     return ExecutionPlan(tuple(map(tuple, lanes)), buffers, 12)
@@ -449,7 +449,7 @@ def test_every_mutation_is_refused_for_some_plan(mutation: object) -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_mutated_plans_of_the_networks(name: str) -> None:
     model = zoo_model(name)
-    network, draw = Network(model, Precision("fp32")), Random(0)
+    network, draw = LoweredModel(model, Precision("fp32")), Random(0)
     plans = [lower(network, schedule).plan for schedule in (greedy(model.graph), random_schedule(model.graph, 3))]
     with CpuBackend(model, lanes=2) as backend:
         plans += [backend.lower(schedule).plan for schedule in (greedy(backend.graph), random_units(backend.graph, 3))]

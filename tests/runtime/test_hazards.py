@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosched.runtime.hazards import HazardError, check
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 
 
 def seen(buffer: str, nbytes: int = 64, offset: int = 0) -> View:
     return View(buffer, "uint8", (nbytes,), offset, nbytes)
 
 
-def task(name: str, reads: list[View], writes: list[View], *waits: tuple[int, int]) -> Task:
-    return Task(name, 0, tuple(reads), tuple(writes), tuple(Wait(*wait) for wait in waits))
+def task(name: str, reads: list[View], writes: list[View], *waits: tuple[int, int]) -> PlanTask:
+    return PlanTask(name, 0, tuple(reads), tuple(writes), tuple(Wait(*wait) for wait in waits))
 
 
 def concat_plan() -> ExecutionPlan:
@@ -36,16 +36,16 @@ def concat_plan() -> ExecutionPlan:
         ),
     )
     buffers = (
-        Buffer("x", Space.INPUT, 64),
-        Buffer("a", Space.ARENA, 64, 0),
-        Buffer("b", Space.ARENA, 128, 64),
-        Buffer("c", Space.ARENA, 192, 192),
-        Buffer("y", Space.OUTPUT, 192),
+        Buffer("x", MemorySpace.INPUT, 64),
+        Buffer("a", MemorySpace.ARENA, 64, 0),
+        Buffer("b", MemorySpace.ARENA, 128, 64),
+        Buffer("c", MemorySpace.ARENA, 192, 192),
+        Buffer("y", MemorySpace.OUTPUT, 192),
     )
     return ExecutionPlan(lanes, buffers, 384)
 
 
-def with_task(plan: ExecutionPlan, lane: int, step: int, changed: Task) -> ExecutionPlan:
+def with_task(plan: ExecutionPlan, lane: int, step: int, changed: PlanTask) -> ExecutionPlan:
     lanes = [list(tasks) for tasks in plan.lanes]
     lanes[lane][step] = changed
     return replace(plan, lanes=tuple(map(tuple, lanes)))
@@ -99,7 +99,11 @@ def test_read_of_another_buffers_bytes_is_refused() -> None:
         task("b", [], [seen("b")]),
         task("y", [seen("a")], [seen("y")]),
     )
-    buffers = (Buffer("a", Space.ARENA, 64, 0), Buffer("b", Space.ARENA, 64, 0), Buffer("y", Space.OUTPUT, 64))
+    buffers = (
+        Buffer("a", MemorySpace.ARENA, 64, 0),
+        Buffer("b", MemorySpace.ARENA, 64, 0),
+        Buffer("y", MemorySpace.OUTPUT, 64),
+    )
     with pytest.raises(HazardError, match="'y' reads 'a' where task 'b' has last written 'b'"):
         check(ExecutionPlan((lane,), buffers, 64))
 
@@ -111,9 +115,9 @@ def test_a_buffer_on_the_bytes_of_two_comes_after_both(offsets: tuple[int, int])
         task("b", [], [seen("b")]), task("v", [seen("b")], [seen("v")]),
     )  # fmt: skip
     buffers = (
-        *(Buffer(name, Space.ARENA, 64, offset) for name, offset in zip("ab", offsets, strict=True)),
-        *(Buffer(name, Space.OUTPUT, 64) for name in "uv"),
-        Buffer("c", Space.ARENA, 128),
+        *(Buffer(name, MemorySpace.ARENA, 64, offset) for name, offset in zip("ab", offsets, strict=True)),
+        *(Buffer(name, MemorySpace.OUTPUT, 64) for name in "uv"),
+        Buffer("c", MemorySpace.ARENA, 128),
     )
     for steps in range(4):
         with pytest.raises(HazardError, match="'c'"):
@@ -136,9 +140,13 @@ def test_a_buffer_on_the_bytes_of_two_comes_after_both(offsets: tuple[int, int])
     ],
 )
 def test_views_that_cannot_hold_are_caught(reads: list[View], writes: list[View], words: str) -> None:
-    buffers = [Buffer("x", Space.INPUT, 64), Buffer("a", Space.ARENA, 64), Buffer("y", Space.OUTPUT, 64)]
+    buffers = [
+        Buffer("x", MemorySpace.INPUT, 64),
+        Buffer("a", MemorySpace.ARENA, 64),
+        Buffer("y", MemorySpace.OUTPUT, 64),
+    ]
     if "d" in (view.buffer for view in reads):
-        buffers.append(Buffer("d", Space.DYNAMIC, 0))
+        buffers.append(Buffer("d", MemorySpace.DYNAMIC, 0))
     with pytest.raises(HazardError, match=words):
         check(ExecutionPlan(((task("t", reads, writes),),), tuple(buffers), 64))
 
@@ -146,7 +154,7 @@ def test_views_that_cannot_hold_are_caught(reads: list[View], writes: list[View]
 def test_task_must_not_write_its_reads() -> None:
     lane = (task("a", [], [seen("a")]), task("b", [seen("a", 32)], [seen("a", 32, 16)]))
     with pytest.raises(HazardError, match="'b' writes bytes of 'a' that it reads"):
-        check(ExecutionPlan((lane,), (Buffer("a", Space.ARENA, 64),), 64))
+        check(ExecutionPlan((lane,), (Buffer("a", MemorySpace.ARENA, 64),), 64))
 
 
 def adding_plan(reads: list[View], in_place: tuple[View, ...], *waits: tuple[int, int]) -> ExecutionPlan:
@@ -154,7 +162,7 @@ def adding_plan(reads: list[View], in_place: tuple[View, ...], *waits: tuple[int
     other = task("other", [seen("a")], [seen("y")], (0, 1))
     adds = replace(task("adds", reads, [seen("a", 32, 32)], *waits), in_place=in_place)
     lanes = ((task("a", [], [seen("a")]), adds), (other,))
-    return ExecutionPlan(lanes, (Buffer("a", Space.ARENA, 64), Buffer("y", Space.OUTPUT, 64)), 64)
+    return ExecutionPlan(lanes, (Buffer("a", MemorySpace.ARENA, 64), Buffer("y", MemorySpace.OUTPUT, 64)), 64)
 
 
 def test_task_may_add_in_place() -> None:
@@ -188,7 +196,7 @@ def test_in_place_addition_follows_other_readers() -> None:
     ],
 )
 def test_waits_for_unknown_steps_are_refused(wait: Wait, words: str) -> None:
-    lanes = ((Task("a", 0, (), (), (wait,)),), (Task("b", 0, (), ()),))
+    lanes = ((PlanTask("a", 0, (), (), (wait,)),), (PlanTask("b", 0, (), ()),))
     with pytest.raises(HazardError, match=words):
         check(ExecutionPlan(lanes, (), 0))
 
@@ -201,7 +209,7 @@ def test_lanes_that_wait_for_each_other_are_caught() -> None:
 
 def test_dynamic_values_need_their_writer_first() -> None:
     view = View("d", "int64", None)
-    buffers = (Buffer("d", Space.DYNAMIC, 0), Buffer("y", Space.OUTPUT, 64))
+    buffers = (Buffer("d", MemorySpace.DYNAMIC, 0), Buffer("y", MemorySpace.OUTPUT, 64))
     lanes = ((task("d", [], [view]),), (task("y", [view], [seen("y")], (0, 1)),))
     with pytest.raises(HazardError, match="written 2 times"):
         check(ExecutionPlan(((*lanes[0], *lanes[0]), (replace(lanes[1][0], waits=(Wait(0, 2),)),)), buffers, 0))
@@ -212,7 +220,11 @@ def test_dynamic_values_need_their_writer_first() -> None:
 
 def test_empty_tensors_share_no_bytes() -> None:
     lane = (task("a", [], [seen("a")]), task("e", [seen("a")], [seen("e", 0)]), task("y", [seen("e", 0)], [seen("y")]))
-    buffers = (Buffer("a", Space.ARENA, 64), Buffer("e", Space.ARENA, 0, 32), Buffer("y", Space.OUTPUT, 64))
+    buffers = (
+        Buffer("a", MemorySpace.ARENA, 64),
+        Buffer("e", MemorySpace.ARENA, 0, 32),
+        Buffer("y", MemorySpace.OUTPUT, 64),
+    )
     check(ExecutionPlan((lane,), buffers, 64))
 
 
@@ -228,10 +240,10 @@ def test_outputs_of_the_plan_are_buffers_that_are_written() -> None:
 # --- against brute force --------------------------------------------------------------------------------------------
 
 BUFFERS = (
-    Buffer("x", Space.INPUT, 2),
-    Buffer("a", Space.ARENA, 2, 0),
-    Buffer("b", Space.ARENA, 2, 2),
-    Buffer("c", Space.ARENA, 3, 1),
+    Buffer("x", MemorySpace.INPUT, 2),
+    Buffer("a", MemorySpace.ARENA, 2, 0),
+    Buffer("b", MemorySpace.ARENA, 2, 2),
+    Buffer("c", MemorySpace.ARENA, 3, 1),
 )
 
 
@@ -247,10 +259,10 @@ def plans(draw: st.DrawFn) -> ExecutionPlan:
 
 
 @st.composite
-def tasks(draw: st.DrawFn, name: str, others: list[int], sizes: list[int]) -> Task:
+def tasks(draw: st.DrawFn, name: str, others: list[int], sizes: list[int]) -> PlanTask:
     waits = [Wait(lane, draw(st.integers(0, sizes[lane]))) for lane in others if draw(st.booleans())]
     reads = draw(st.lists(views(("x", "a", "b", "c")), max_size=1))
-    return Task(name, 0, tuple(reads), tuple(draw(st.lists(views(("a", "b", "c")), max_size=1))), tuple(waits))
+    return PlanTask(name, 0, tuple(reads), tuple(draw(st.lists(views(("a", "b", "c")), max_size=1))), tuple(waits))
 
 
 @st.composite
@@ -348,11 +360,11 @@ def test_the_check_agrees_with_running_every_interleaving(plan: ExecutionPlan) -
 
 def relay(n: int) -> ExecutionPlan:
     """Two lanes that hand a tensor to each other, n times."""
-    lanes: tuple[list[Task], list[Task]] = ([], [])
-    buffers = [Buffer("t0", Space.INPUT, 1024)]
+    lanes: tuple[list[PlanTask], list[PlanTask]] = ([], [])
+    buffers = [Buffer("t0", MemorySpace.INPUT, 1024)]
     for i in range(1, n):
         lane = i % 2
-        buffers.append(Buffer(f"t{i}", Space.ARENA, 1024, i % 50 * 1024))
+        buffers.append(Buffer(f"t{i}", MemorySpace.ARENA, 1024, i % 50 * 1024))
         wait = (1 - lane, len(lanes[1 - lane]))
         lanes[lane].append(task(f"k{i}", [seen(f"t{i - 1}", 1024)], [seen(f"t{i}", 1024)], wait))
     return ExecutionPlan(tuple(map(tuple, lanes)), tuple(buffers), 50 * 1024)
@@ -369,7 +381,11 @@ def table_plan(*columns: tuple[str, int, int]) -> ExecutionPlan:
     waits = tuple((lane, 1) for lane in range(1, len(writers)))
     reader = task("read", [View("t", "uint8", None, 0, 64)], [seen("y")], *waits)
     lanes = tuple((writer, reader) if lane == 0 else (writer,) for lane, writer in enumerate(writers))
-    buffers = (Buffer("x", Space.INPUT, 64), Buffer("t", Space.ARENA, 64, 0, pitch=16), Buffer("y", Space.OUTPUT, 64))
+    buffers = (
+        Buffer("x", MemorySpace.INPUT, 64),
+        Buffer("t", MemorySpace.ARENA, 64, 0, pitch=16),
+        Buffer("y", MemorySpace.OUTPUT, 64),
+    )
     return ExecutionPlan(lanes, buffers, 64)
 
 
@@ -396,12 +412,14 @@ def test_another_buffer_on_the_bytes_of_a_table_touches_all_of_its_columns() -> 
     intruder = task("intruder", [seen("x")], [seen("z", 16)])
     lanes = (plan.lanes[0], (*plan.lanes[1], intruder))
     with pytest.raises(HazardError, match="'t'"):
-        check(replace(plan, lanes=lanes, buffers=(*plan.buffers, Buffer("z", Space.ARENA, 16, 0))))
+        check(replace(plan, lanes=lanes, buffers=(*plan.buffers, Buffer("z", MemorySpace.ARENA, 16, 0))))
 
 
 def test_weights_are_read_and_never_written() -> None:
     good = ExecutionPlan(
-        ((task("a", [seen("w")], [seen("y")]),),), (Buffer("w", Space.WEIGHT, 64), Buffer("y", Space.OUTPUT, 64)), 0
+        ((task("a", [seen("w")], [seen("y")]),),),
+        (Buffer("w", MemorySpace.WEIGHT, 64), Buffer("y", MemorySpace.OUTPUT, 64)),
+        0,
     )
     check(good)
     with pytest.raises(HazardError, match="weight 'w' is written"):

@@ -24,8 +24,8 @@ from iosched.models.model import Model
 from iosched.runtime import hazards
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
@@ -162,7 +162,7 @@ def _on_the_cpu(model: Model, names: Sequence[str], inputs: Arrays, *, merges: b
 
 
 def _planned_for_a_gpu(model: Model, names: Sequence[str], inputs: Arrays) -> dict[str, np.ndarray]:
-    network = Network(model, Precision("fp32"))
+    network = LoweredModel(model, Precision("fp32"))
     assert network.merged_calls(tuple(names)) is not None
     lowering = lower(network, _merging(names))
     hazards.check(lowering.plan)

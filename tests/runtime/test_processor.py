@@ -19,8 +19,7 @@ from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store.database import ProfileDatabase, device_key
-from iosched.profiler.store.transfer import export_lines
+from iosched.profiler.store.database import ProfileDatabase, device_key, export_lines
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import LOWERING

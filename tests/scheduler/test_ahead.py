@@ -17,7 +17,7 @@ from small_models import loaded, models
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.scheduler.cost import Prefetchable, Question, announce, ask, operator_question
+from iosched.scheduler.cost import CostQuestion, Prefetchable, announce, ask, operator_question
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
@@ -168,7 +168,7 @@ def test_what_the_deadline_comes_too_early_for_is_not_measured_then(
 
 def test_what_handing_over_raises_ends_the_search() -> None:
     class Lost(FixedLanes):
-        def prefetch(self, questions: Sequence[Question]) -> None:
+        def prefetch(self, questions: Sequence[CostQuestion]) -> None:
             raise ConnectionError(f"{len(questions)} questions")
 
     cost = Lost(cells(1))
@@ -184,7 +184,7 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
 
     class Watched(Distinct):
         def disturbed_low_us(self, stage: Stage) -> float | None:
-            is_first = self.asked.count(Question(stage)) == 1 and first >= set(stage.operators)
+            is_first = self.asked.count(CostQuestion(stage)) == 1 and first >= set(stage.operators)
             return 1.0 if is_first else None
 
         def try_again(self) -> None:
@@ -210,40 +210,40 @@ STAGE = Stage(Strategy.CONCURRENT, (("1",), ("2",)))
 
 def test_each_kind_is_asked_of_its_part_of_the_cost_model() -> None:
     cost = NoisyLanes(cells(1), 1)
-    assert ask(cost, Question(STAGE)) == cost.stage_latency_us(STAGE)
-    assert ask(cost, Question(STAGE, "again")) == cost.remeasure(STAGE) != cost.stage_latency_us(STAGE)
+    assert ask(cost, CostQuestion(STAGE)) == cost.stage_latency_us(STAGE)
+    assert ask(cost, CostQuestion(STAGE, "again")) == cost.remeasure(STAGE) != cost.stage_latency_us(STAGE)
     assert ask(cost, operator_question("3", "operator")) == cost.operator_latency_us("3")
     assert ask(cost, operator_question("3", "work")) == cost.operator_work_us("3") != cost.operator_latency_us("3")
 
 
 def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
     exact = TableCost(1).stage_latency_us(STAGE)
-    below = Question(STAGE, worse_than_us=exact / 2)
+    below = CostQuestion(STAGE, worse_than_us=exact / 2)
     assert ask(Curt(1), below) == exact / 2 + 1
     assert ask(TableCost(1), below) == exact
-    assert ask(Curt(1), Question(STAGE, worse_than_us=math.inf)) == exact
+    assert ask(Curt(1), CostQuestion(STAGE, worse_than_us=math.inf)) == exact
 
 
 @pytest.mark.parametrize(
     "question",
-    [Question(STAGE, "again"), operator_question("0", "operator"), operator_question("0", "work")],
+    [CostQuestion(STAGE, "again"), operator_question("0", "operator"), operator_question("0", "work")],
     ids=lambda q: q.kind,
 )
-def test_a_cost_model_without_the_part_is_not_asked(question: Question) -> None:
+def test_a_cost_model_without_the_part_is_not_asked(question: CostQuestion) -> None:
     with pytest.raises(TypeError, match=f"TableCost does not support questions of kind '{question.kind}'"):
         ask(TableCost(1), question)
 
 
 def test_questions_are_handed_to_those_who_answer_ahead_and_to_nobody_else() -> None:
-    handed: list[list[Question]] = []
+    handed: list[list[CostQuestion]] = []
 
     class Ahead(TableCost):
-        def prefetch(self, questions: list[Question]) -> None:
+        def prefetch(self, questions: list[CostQuestion]) -> None:
             handed.append(questions)
 
     assert isinstance(Ahead(1), Prefetchable)
     assert not isinstance(NoisyLanes(graph_of(1, []), 1), Prefetchable)
     for cost in (Ahead(1), TableCost(1)):
-        announce(cost, [Question(alone("0"))])
+        announce(cost, [CostQuestion(alone("0"))])
         announce(cost, [])
-    assert handed == [[Question(alone("0"))]]
+    assert handed == [[CostQuestion(alone("0"))]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.alternatives import OtherPlacement, Placement, operator_placement
+from iosched.scheduler.alternatives import OtherPlacement, StagePlacement, operator_placement
 from iosched.scheduler.baselines import greedy, one_session, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
@@ -36,7 +36,7 @@ class PartlyKnown(TableCost):
         return self.stage_latency_us(stage) if one_of_hundred < 100 * self.known_share else None
 
 
-def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Placement:
+def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> StagePlacement:
     return operator_placement(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
 
 
@@ -66,7 +66,7 @@ def every(graph: ComputationGraph, seed: int, pruning: Pruning, operator: str) -
 
 def explained(
     graph: ComputationGraph, schedule: Schedule, cost: PartlyKnown, pruning: Pruning, operator: str
-) -> tuple[Placement, Block]:
+) -> tuple[StagePlacement, Block]:
     found = operator_placement(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
     block = next(block for block in schedule.blocks if block.index == found.block)
     return found, block
@@ -169,12 +169,12 @@ def test_an_operator_that_is_not_scheduled_is_refused() -> None:
         explained_all(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
 
 
-def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Placement:
+def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> StagePlacement:
     """A place that takes `present_us`, and others that take at least and at most so much."""
     stage = Stage(Strategy.CONCURRENT, (("a",),))
     placements = tuple(OtherPlacement("with_stage", 0, True, low, high, (stage,)) for low, high in others)
     barred = OtherPlacement("alone", None, False, 1.0, 1.0, ())
-    return Placement("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
+    return StagePlacement("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Pl
         (beside((90.0, math.inf), (91.0, 91.0)), "undecided"),
     ],
 )
-def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Placement, verdict: str) -> None:
+def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: StagePlacement, verdict: str) -> None:
     assert explanation.verdict(0.05) == verdict
 
 

@@ -12,7 +12,7 @@ from lane_costs import FixedLanes, KeptLanes, KeyedLanes, Lanes
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.components import components, search_components
-from iosched.scheduler.cost import CostModel, Question
+from iosched.scheduler.cost import CostModel, CostQuestion
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
@@ -145,7 +145,7 @@ def test_equal_parts_in_step_are_asked_ahead_alone_and_side_by_side() -> None:
     graph = chains(3, 4)
 
     class Kept(KeptLanes):
-        def answer_us(self, question: Question) -> float:
+        def answer_us(self, question: CostQuestion) -> float:
             everything = set(question.stage.operators) == set(graph.by_name)  # a single question, after all others
             return self.fixed_us(question) if everything else super().answer_us(question)
 

@@ -38,7 +38,7 @@ LOWERED_IN = (
     "jobs/annotate.py",  # into nodes of an ONNX file
     "profiler/devices/analytic/analytic_cost.py",
     "runtime/cpu/backend.py",
-    "runtime/cuda/lower/plan.py",
+    "runtime/cuda/lower/lowering.py",
 )
 
 

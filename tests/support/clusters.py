@@ -15,7 +15,7 @@ import pytest
 import session
 
 from iosched.jobs.pool.ray.address import Cluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.transport import Event, Lost, Place, Places, Said, Send, Start, Unreached
 
 STANDIN = "ray_workers:Standin"

@@ -17,7 +17,7 @@ from desk_cuda import CudaStatusError, DeskCuda
 from onnx.helper import make_node
 from small_models import data, proto_of
 
-from iosched.runtime.cuda.cudnn.graph import GpuDescription
+from iosched.runtime.cuda.cudnn.cudnn_graph import GpuDescription
 
 DEVICES = Path(__file__).parents[2] / "benchmarks" / "devices"
 

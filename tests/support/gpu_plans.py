@@ -12,8 +12,8 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.runtime.cuda.lower.plan import Lowering
-from iosched.runtime.plan import ExecutionPlan, Space, View
+from iosched.runtime.cuda.lower.lowering import Lowering
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, View
 from iosched.runtime.reference import Reference
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import merge_classes
@@ -32,7 +32,7 @@ class Interpreter:
         """
         self._lowering = lowering
         self._plan = plan = plan or lowering.plan
-        self._offset = {buffer.name: buffer.offset for buffer in plan.buffers if buffer.space is Space.ARENA}
+        self._offset = {buffer.name: buffer.offset for buffer in plan.buffers if buffer.space is MemorySpace.ARENA}
         self._nbytes = {buffer.name: buffer.nbytes for buffer in plan.buffers}
 
     def run(self, inputs: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
@@ -62,9 +62,9 @@ class Interpreter:
         for buffer in plan.buffers:
             if buffer.is_input:
                 memory[buffer.name] = np.array(inputs[buffer.name], order="C").reshape(-1).view(np.uint8)
-            elif buffer.space is Space.WEIGHT:
+            elif buffer.space is MemorySpace.WEIGHT:
                 memory[buffer.name] = self._lowering.weights[buffer.name].reshape(-1).view(np.uint8)
-            elif buffer.space is Space.OUTPUT:
+            elif buffer.space is MemorySpace.OUTPUT:
                 memory[buffer.name] = np.full(buffer.nbytes, _POISON, np.uint8)
         return memory
 

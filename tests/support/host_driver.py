@@ -16,7 +16,7 @@ import numpy as np
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
-    Candidate,
+    CudnnPlanCandidate,
     CudnnPlanNames,
     names_from_text,
     names_to_text,
@@ -271,7 +271,7 @@ class HostPlan:
     workspace_nbytes: int = 64
     key: str = ""
     name: str = ""
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[CudnnPlanCandidate, ...] = ()
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
         assert workspace
@@ -303,7 +303,11 @@ class Kept:
 class HostChoice:
     """Stands for `FastestCudnnPlans`: for each kind of kernel a plan under a name that nobody gave it, and two more."""
 
-    candidates = (Candidate("eng7_k1=1", 10.0), Candidate("eng8", 11.0), Candidate("eng9", 12.0))
+    candidates = (
+        CudnnPlanCandidate("eng7_k1=1", 10.0),
+        CudnnPlanCandidate("eng8", 11.0),
+        CudnnPlanCandidate("eng9", 12.0),
+    )
 
     def __init__(self, driver: HostDriver, memory: CudnnPlanStore | None = None) -> None:
         self.driver, self.memory = driver, memory or Kept()

@@ -9,7 +9,7 @@ import numpy as np
 from by_definition import graph_of
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.cost import Question, operator_question
+from iosched.scheduler.cost import CostQuestion, operator_question
 from iosched.scheduler.latencies import makespans
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label, stage_signature
@@ -114,7 +114,7 @@ class FixedLanes:
         self.graph, self.seed, self.noise = graph, seed, noise
         label = default_label(graph)
         self.labels = {operator.name: label(operator) for operator in graph.operators}
-        self.asked: list[Question] = []
+        self.asked: list[CostQuestion] = []
 
     def operator_key(self, name: str) -> str:
         return self.labels[name]
@@ -129,16 +129,16 @@ class FixedLanes:
         return self.answer_us(operator_question(name, "operator"))
 
     def stage_latency_us(self, stage: Stage) -> float:
-        return self.answer_us(Question(stage))
+        return self.answer_us(CostQuestion(stage))
 
     def remeasure(self, stage: Stage) -> float:
-        return self.answer_us(Question(stage, "again"))
+        return self.answer_us(CostQuestion(stage, "again"))
 
-    def answer_us(self, question: Question) -> float:
+    def answer_us(self, question: CostQuestion) -> float:
         self.asked.append(question)
         return self.fixed_us(question)
 
-    def fixed_us(self, question: Question) -> float:
+    def fixed_us(self, question: CostQuestion) -> float:
         stage = question.stage
         if question.kind in ("operator", "work"):
             return self.work_us(stage.operators[0]) * (1.0 if question.kind == "work" else 0.7)
@@ -158,7 +158,7 @@ class FixedLanes:
     def signature(self, stage: Stage) -> str:
         return stage_signature(self.graph, stage, lambda operator: self.labels[operator.name])
 
-    def key(self, question: Question) -> Key:
+    def key(self, question: CostQuestion) -> Key:
         """Equal for questions that have one answer."""
         return question.kind, self.signature(question.stage)
 
@@ -167,7 +167,7 @@ class CurtailedLanes(FixedLanes):
     """The same, and need not tell exactly what is too slow to matter."""
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
-        return self.answer_us(Question(stage, worse_than_us=worse_than_us))
+        return self.answer_us(CostQuestion(stage, worse_than_us=worse_than_us))
 
 
 class KeptLanes(FixedLanes):
@@ -177,10 +177,10 @@ class KeptLanes(FixedLanes):
         super().__init__(graph, seed, noise)
         self.kept: dict[Key, float] = {}
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         self.kept.update((self.key(question), self.fixed_us(question)) for question in questions)
 
-    def answer_us(self, question: Question) -> float:
+    def answer_us(self, question: CostQuestion) -> float:
         self.asked.append(question)
         return self.kept[self.key(question)]
 
@@ -188,16 +188,16 @@ class KeptLanes(FixedLanes):
 class Noted:
     """Answers nothing ahead, and notes what it is handed over and how much was asked by then."""
 
-    def __init__(self, asked: Sequence[Question]) -> None:
+    def __init__(self, asked: Sequence[CostQuestion]) -> None:
         self.asked = asked
-        self.rounds: list[tuple[Question, ...]] = []
+        self.rounds: list[tuple[CostQuestion, ...]] = []
         self.starts: list[int] = []
 
-    def prefetch(self, questions: Sequence[Question]) -> None:
+    def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         self.rounds.append(tuple(questions))
         self.starts.append(len(self.asked))
 
-    def asked_after(self) -> list[list[Question]]:
+    def asked_after(self) -> list[list[CostQuestion]]:
         """For each list that was handed over, what was asked from then until the next one."""
         ends = [*self.starts[1:], len(self.asked)]
         return [list(self.asked[start:end]) for start, end in zip(self.starts, ends, strict=True)]

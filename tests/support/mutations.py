@@ -16,7 +16,7 @@ from iosched.models.graph import Scalar
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Answer, Edit, Question
-from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.graph_view import GraphView
 from iosched.models.mutation.mutator import (
     InputMutator,
     InsertingMutator,

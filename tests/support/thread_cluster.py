@@ -17,9 +17,20 @@ from small_models import loaded, node, proto_of
 from iosched.jobs.pool import messages
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.codec import read_as
-from iosched.jobs.pool.messages import QUESTIONS, Asked, Call, Done, Facts, Known, Measured, Stop, Unusable, encoded
+from iosched.jobs.pool.messages import (
+    QUESTIONS,
+    Asked,
+    Call,
+    Done,
+    Facts,
+    Known,
+    Measured,
+    StopAssignment,
+    Unusable,
+    encoded,
+)
 from iosched.jobs.pool.ray.actor import Works
-from iosched.jobs.pool.task import Kind, Pending, Pool, Task
+from iosched.jobs.pool.task import Kind, Pending, Task, WorkerPool
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import (
     Command,
@@ -39,7 +50,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.store.database import device_key
 from iosched.profiler.store.tables import Row, StageRow
-from iosched.scheduler.cost import Question, operator_question
+from iosched.scheduler.cost import CostQuestion, operator_question
 
 KEY = device_key("cpu", "toy", precision="float32", threads=2, versions={"onnxruntime": "1"})
 PATIENCE_S = 20.0
@@ -183,9 +194,9 @@ class Talk:
         assert isinstance(known, Known)
         return known.rows
 
-    def until_stopped(self) -> Stop:
+    def until_stopped(self) -> StopAssignment:
         stop = self._told.get(timeout=PATIENCE_S)
-        assert isinstance(stop, Stop)
+        assert isinstance(stop, StopAssignment)
         return stop
 
 
@@ -232,7 +243,7 @@ def toys(script: Script, facts: Sequence[Facts] = (), answer: Script | None = No
 
 def asked_in(call: Call) -> list[str]:
     """The operators that a packet asks about."""
-    found = read_as(call.work["questions"], tuple[Question, ...])
+    found = read_as(call.work["questions"], tuple[CostQuestion, ...])
     return [question.stage.operators[0] for question in found]
 
 
@@ -282,13 +293,13 @@ def toy_model(name: str) -> Model:
     return loaded(proto_of([node("Relu", ["x"], ["y"])], {"x": [1]}, ["y"], name=name), name)
 
 
-def finish(pool: Pool, *pending: Pending[Any]) -> list[Any]:
+def finish(pool: WorkerPool, *pending: Pending[Any]) -> list[Any]:
     """The results of tasks, in order."""
     soon(pool, lambda: all(each.is_done for each in pending))
     return [each.result() for each in pending]
 
 
-def soon(pool: Pool, condition: Callable[[], Any]) -> None:
+def soon(pool: WorkerPool, condition: Callable[[], Any]) -> None:
     """Has a pool work until the condition holds."""
     until = time.monotonic() + PATIENCE_S
     while not condition():

@@ -8,7 +8,7 @@ import onnx
 from small_models import branches
 
 from iosched.models.mutation.edit import Edit
-from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.graph_view import GraphView
 from iosched.models.mutation.mutator import Targets, by_type
 from iosched.models.spaces.space import Space
 

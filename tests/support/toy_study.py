@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from iosched.jobs.exploring.explore_result import Feedback
 from iosched.jobs.exploring.objectives import Card, parse_constraints, parse_objectives
-from iosched.jobs.exploring.result import Feedback
 from iosched.jobs.exploring.samplers import kind_of
 from iosched.jobs.exploring.study import OpenedStudy, StudyStrategy, begun_study
 from iosched.models.mutation.edit import Question

@@ -30,9 +30,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.ray.actor import WorkerActor
-from iosched.jobs.pool.ray.places import CPU_RESOURCE, Node, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.places import CPU_RESOURCE, ClusterNode, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.ray_transport import Setup, encoded
 from iosched.jobs.pool.ray.reach import check, known_address, patiently, reason, unreached
-from iosched.jobs.pool.ray.transport import Setup, encoded
 from iosched.jobs.pool.transport import Event, Lost, Place, Send, Start
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -77,7 +77,7 @@ class Workers:
         self._running: dict[str, _RunningActor] = {}
         self._models: OrderedDict[str, Any] = OrderedDict()
 
-    def start(self, command: Start, nodes: Mapping[Place, Node]) -> None:
+    def start(self, command: Start, nodes: Mapping[Place, ClusterNode]) -> None:
         """Requests an actor on the node of a place."""
         worker, place = command.worker, command.place
         if place not in nodes:
@@ -194,7 +194,7 @@ class Child:
         self._channel = channel
         self._steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._workers = Workers(setup.made_by, channel.tell, self._steps.put)
-        self._nodes: dict[Place, Node] = {}
+        self._nodes: dict[Place, ClusterNode] = {}
         self._names: dict[str, str] = {}
         self._reported: transport.Places | None = None
         self._deadline = time.monotonic() + CONNECT_S
@@ -249,7 +249,7 @@ class Child:
                 self._steps.put(partial(self._update_nodes, nodes_of(told)))
             time.sleep(LOOK_S)
 
-    def _update_nodes(self, nodes: Sequence[Node]) -> None:
+    def _update_nodes(self, nodes: Sequence[ClusterNode]) -> None:
         own = self._setup.places
         self._names = named(nodes, self._names)
         self._nodes = dict.fromkeys(own, nodes[0]) if own and nodes else places_on(nodes, self._names)

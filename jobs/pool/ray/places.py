@@ -22,7 +22,7 @@ _LEAST_PART_OF_ID = 6
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A machine of a cluster, with amounts by Ray's resource names."""
 
     id: str
@@ -37,16 +37,16 @@ class Node:
         return next(names, None) if self.resources.get("GPU", 0) >= 1 else None
 
 
-def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
+def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[ClusterNode, ...]:
     """Returns the live nodes among the entries of `ray.nodes()`."""
     return tuple(
-        Node(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
+        ClusterNode(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
         for entry in told
         if entry["Alive"] and (address := entry["NodeManagerAddress"])
     )
 
 
-def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
+def named(nodes: Sequence[ClusterNode], before: Mapping[str, str]) -> dict[str, str]:
     """Returns node names by ID: the host name, with a prefix of the ID if another node has the same host name.
 
     Names in `before` do not change because they identify workers.
@@ -58,7 +58,7 @@ def named(nodes: Sequence[Node], before: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def places_on(nodes: Sequence[Node], called: Mapping[str, str]) -> dict[Place, Node]:
+def places_on(nodes: Sequence[ClusterNode], called: Mapping[str, str]) -> dict[Place, ClusterNode]:
     """Returns the places of all nodes, sorted by name. `called` holds the names.
 
     A node that offers no device has a CPU place of count 0, so that a survey can report it.
@@ -72,7 +72,7 @@ def gpu_key(accelerator: str) -> str:
     return accelerator.lower() if spec is None else spec.key
 
 
-def request(place: Place, node: Node) -> dict[str, object]:
+def request(place: Place, node: ClusterNode) -> dict[str, object]:
     """Returns the options of an actor that has one device of `place` to itself.
 
     An accelerator type alone requests 0.001 of it, which excludes no other actor, so the GPU is requested too.
@@ -82,7 +82,7 @@ def request(place: Place, node: Node) -> dict[str, object]:
     return {"num_cpus": 0, "num_gpus": 1, "accelerator_type": node.accelerator}
 
 
-def _places(node: Node, called: Mapping[str, str]) -> Iterable[Place]:
+def _places(node: ClusterNode, called: Mapping[str, str]) -> Iterable[Place]:
     place = Place(called[node.id], node.address, "cpu", threads=max(1, int(node.resources.get("CPU", 1))))
     if node.accelerator is not None:
         yield replace(place, device=gpu_key(node.accelerator), count=int(node.resources["GPU"]))
@@ -92,7 +92,7 @@ def _places(node: Node, called: Mapping[str, str]) -> Iterable[Place]:
         yield replace(place, count=0)
 
 
-def _names_for(node: Node) -> Iterable[str]:
+def _names_for(node: ClusterNode) -> Iterable[str]:
     yield node.host
     yield from (f"{node.host}-{node.id[:length]}" for length in range(_LEAST_PART_OF_ID, len(node.id) + 1))
 

@@ -25,7 +25,7 @@ _SIGNS = (
 _MOST = 300
 
 
-class UnreachedError(Exception):
+class ClusterUnreachableError(Exception):
     """The cluster cannot be reached; the text gives the reason."""
 
 
@@ -33,7 +33,7 @@ def known_address(of: Mapping[str, str] = os.environ) -> str:
     """Returns the address for `auto`: RAY_ADDRESS, or the cluster that this machine has joined.
 
     Raises:
-        UnreachedError: there is neither.
+        ClusterUnreachableError: there is neither.
     """
     named = of.get("RAY_ADDRESS", "").strip()
     if named and named not in ("auto", "local"):
@@ -41,7 +41,7 @@ def known_address(of: Mapping[str, str] = os.environ) -> str:
     noted = Path(of.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     if noted.is_file():
         return noted.read_text().strip()
-    raise UnreachedError(
+    raise ClusterUnreachableError(
         "no Ray cluster is known on this machine: start one with `ray start --head`, name one with"
         " --cluster HOST:PORT or RAY_ADDRESS, or use this machine alone with --cluster local:N"
     )
@@ -51,16 +51,18 @@ def check(address: str) -> None:
     """Checks that a server listens at "HOST:PORT" or "ray://HOST:PORT".
 
     Raises:
-        UnreachedError: nothing listens, or the host is unknown.
+        ClusterUnreachableError: nothing listens, or the host is unknown.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_S).close()
     except ValueError:
-        raise UnreachedError(f"{address!r} is no address of a cluster: that is HOST:PORT or ray://HOST:PORT") from None
+        raise ClusterUnreachableError(
+            f"{address!r} is no address of a cluster: that is HOST:PORT or ray://HOST:PORT"
+        ) from None
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        raise UnreachedError(f"no Ray cluster at {address}: {why[:1].lower()}{why[1:]}") from None
+        raise ClusterUnreachableError(f"no Ray cluster at {address}: {why[:1].lower()}{why[1:]}") from None
 
 
 def patiently(connect: Callable[[], object]) -> None:
@@ -91,7 +93,7 @@ def reason(error: BaseException) -> str:
 
 def unreached(error: Exception) -> str:
     """Explains a failed connection. For a wrong token, Ray only reports that it cannot connect."""
-    if isinstance(error, UnreachedError):
+    if isinstance(error, ClusterUnreachableError):
         return str(error)
     told = _lines(str(error)) or _lines(repr(error))
     if isinstance(error, ConnectionAbortedError):  # the end of the head's traceback, or the line after Ray's own

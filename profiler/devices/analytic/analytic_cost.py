@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.devices.analytic.constants import CALIBRATIONS, Calibration
+from iosched.profiler.devices.analytic.constants import LAUNCH_CONSTANTS, LaunchConstants
 from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
@@ -45,7 +45,7 @@ class AnalyticCost:
 
     Args:
         precision: "tf32" and "fp16" use tensor cores if the GPU has them; "fp16" halves the bytes of float32 values.
-        calibration: constants that depend on how kernels are launched.
+        launches: constants that depend on how kernels are launched.
         units: the units that stages name; by default operators. A unit takes as long as its operators.
     """
 
@@ -55,7 +55,7 @@ class AnalyticCost:
         gpu: GpuSpec,
         precision: PrecisionName = DEFAULT_PRECISION,
         *,
-        calibration: Calibration = CALIBRATIONS[DEFAULT_LAUNCH],
+        launches: LaunchConstants = LAUNCH_CONSTANTS[DEFAULT_LAUNCH],
         units: UnitGraph | None = None,
     ) -> None:
         self.units = units or join_units(graph, ())
@@ -64,7 +64,7 @@ class AnalyticCost:
         self.gpu = gpu
         self.precision = precision
         wide = any(spec.dtype == "float32" for spec in (*graph.inputs, *graph.tensors))
-        self.modelled = ModelledGpu(gpu, precision, calibration, halved=precision == "fp16" and wide)
+        self.modelled = ModelledGpu(gpu, precision, launches, halved=precision == "fp16" and wide)
         label = default_label(graph)
         self._labels = {
             unit: "+".join(label(graph.by_name[name]) for name in names) for unit, names in self.units.members.items()
@@ -77,7 +77,7 @@ class AnalyticCost:
         groups = self._groups_of(stage)
         if len(groups) == 1:
             return groups[0].path_us
-        return self.modelled.calibration.fork_us * len(groups) + max(self._ends_us(groups, self._spilling(groups)))
+        return self.modelled.launches.fork_us * len(groups) + max(self._ends_us(groups, self._spilling(groups)))
 
     def busy_us(self, stage: Stage) -> float:
         """Microseconds for which the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
@@ -92,7 +92,7 @@ class AnalyticCost:
         if len(kernels) == 1:
             return _tally((kernel, self.modelled.alone_us(kernel)) for kernel in kernels[0])
         groups = self._groups_of(stage)
-        spilling, interference = self._spilling(groups), self.modelled.calibration.interference
+        spilling, interference = self._spilling(groups), self.modelled.launches.interference
         ends = self._ends_us(groups, spilling)
         last = ends.index(max(ends))
         if last == _ISSUED:
@@ -111,7 +111,7 @@ class AnalyticCost:
 
     def lower_bound_us(self, stage: Stage) -> float:
         """One launch if operators run as one, else `stage_latency_us`."""
-        return self.modelled.calibration.kernel_us if runs_as_one(stage) else self.stage_latency_us(stage)
+        return self.modelled.launches.kernel_us if runs_as_one(stage) else self.stage_latency_us(stage)
 
     def concurrent_bounds_us(self, names: Sequence[str], lattice: Lattice) -> Latencies:
         """`stage_latency_us` of all concurrent stages of a block, in microseconds, (M,)."""
@@ -175,11 +175,11 @@ class AnalyticCost:
 
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
         """End times of work that fills the GPU, of the issue of all kernels, and of each group; the last one counts."""
-        calibration = self.modelled.calibration
+        launches = self.modelled.launches
         busy = _added(group.busy_us for group in groups)
         spill = spilling * _added(group.spill_us for group in groups)
-        issued = calibration.issue_us * sum(group.n_kernels for group in groups)
-        hindered = (group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
+        issued = launches.issue_us * sum(group.n_kernels for group in groups)
+        hindered = (group.path_us + launches.interference * (busy - group.busy_us + spill) for group in groups)
         return [busy, issued, *hindered]
 
     def _spilling(self, groups: Sequence[Work]) -> float:
@@ -212,7 +212,7 @@ def side_by_side_us(gpu: ModelledGpu, work: Sequence[Work], lattice: Lattice) ->
 
     Complexity: O(M * groups), and O(operators) for each distinct group.
     """
-    calibration, l2_nbytes = gpu.calibration, gpu.gpu.l2_nbytes
+    launches, l2_nbytes = gpu.launches, gpu.gpu.l2_nbytes
     rounds = [(where, _groups(work, masks)) for where, masks in lattice.groups]
     n_groups, busy, spill, footprint, kernels = np.zeros((5, len(lattice.stages)))
     for where, group in rounds:
@@ -222,11 +222,11 @@ def side_by_side_us(gpu: ModelledGpu, work: Sequence[Work], lattice: Lattice) ->
         footprint[where] += group.footprint_nbytes
         kernels[where] += group.n_kernels
     spill *= np.maximum(1 - l2_nbytes / np.maximum(footprint, 1), 0)
-    last = np.maximum(busy, calibration.issue_us * kernels)
+    last = np.maximum(busy, launches.issue_us * kernels)
     for where, group in rounds:
-        ends = group.path_us + calibration.interference * (busy[where] - group.busy_us + spill[where])
+        ends = group.path_us + launches.interference * (busy[where] - group.busy_us + spill[where])
         last[where] = np.maximum(last[where], ends)
-    found: Latencies = np.where(n_groups > 1, calibration.fork_us * n_groups + last, rounds[0][1].path_us)
+    found: Latencies = np.where(n_groups > 1, launches.fork_us * n_groups + last, rounds[0][1].path_us)
     return found
 
 

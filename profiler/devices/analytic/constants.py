@@ -82,7 +82,7 @@ CONVOLUTION_TILES: tuple[Tile, ...] = ((128, 128), (64, 128), (32, 128))
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredFractions:
     """Measured fractions of a GPU's specification.
 
     Attributes:
@@ -100,11 +100,13 @@ class Measured:
         return next((tiles for known, tiles in self.tiles if known == use), TILES)
 
 
-UNMEASURED = Measured(clock=1.0, dram=0.85)
-MEASURED: Mapping[str, Measured] = MappingProxyType(
+UNMEASURED = MeasuredFractions(clock=1.0, dram=0.85)
+MEASURED: Mapping[str, MeasuredFractions] = MappingProxyType(
     {
-        "k80": Measured(clock=0.642, dram=0.85),  # its base clock, 562 MHz: only that agrees with published networks
-        "p100pcie": Measured(
+        "k80": MeasuredFractions(
+            clock=0.642, dram=0.85
+        ),  # its base clock, 562 MHz: only that agrees with published networks
+        "p100pcie": MeasuredFractions(
             clock=1.02,
             dram=0.805,
             tiles=(
@@ -113,12 +115,12 @@ MEASURED: Mapping[str, Measured] = MappingProxyType(
                 ("winograd", ((32, 128), (64, 64))),
             ),
         ),
-        "v100pcie": Measured(
+        "v100pcie": MeasuredFractions(
             clock=1.07,
             dram=0.978,
             tiles=(("batched", ((64, 64), (32, 128))), ("winograd", ((64, 64), (32, 128), (128, 32)))),
         ),
-        "t4": Measured(
+        "t4": MeasuredFractions(
             clock=0.909,
             dram=0.781,
             tiles=(
@@ -135,7 +137,7 @@ _FITTED: Mapping[str, Known] = MappingProxyType({"p100pcie": "kernels", "v100pci
 _SAME_CHIP = {"p100": "p100pcie", "v100": "v100pcie"}
 
 
-def measured(gpu: GpuSpec) -> Measured:
+def measured(gpu: GpuSpec) -> MeasuredFractions:
     """The measured fractions of this GPU, or of another card with the same chip."""
     return MEASURED.get(_SAME_CHIP.get(gpu.key, gpu.key), UNMEASURED)
 
@@ -146,7 +148,7 @@ def known_by(gpu: GpuSpec) -> Known:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class LaunchConstants:
     """Constants of launches for all GPUs.
 
     Attributes:
@@ -166,19 +168,23 @@ class Calibration:
     interference: float
 
 
-CALIBRATION = Calibration(kernel_us=6.42, issue_us=5.6, fork_us=7.79, tuned=0.816, window=0.0247, interference=1.0)
+STREAM_LAUNCHES = LaunchConstants(
+    kernel_us=6.42, issue_us=5.6, fork_us=7.79, tuned=0.816, window=0.0247, interference=1.0
+)
 """Of kernels launched one by one, fitted to published latencies by `benchmarks/analytic.py`."""
 
 NODE_US, LEAST_NODE_US, MOST_NODE_US = 1.0, 0.5, 2.0
 """Microseconds for each node of a CUDA graph, and the range in which it is known; see reports/analytic-evidence.md."""
 
 
-def in_graph(node_us: float) -> Calibration:
+def in_graph(node_us: float) -> LaunchConstants:
     """The constants of kernels in one CUDA graph whose nodes take `node_us` microseconds to start.
 
     A group is a branch of the graph, and waits once for the stage before it, as a kernel does for another.
     """
-    return replace(CALIBRATION, kernel_us=node_us, issue_us=node_us, fork_us=node_us)
+    return replace(STREAM_LAUNCHES, kernel_us=node_us, issue_us=node_us, fork_us=node_us)
 
 
-CALIBRATIONS: Mapping[LaunchName, Calibration] = MappingProxyType({"graph": in_graph(NODE_US), "streams": CALIBRATION})
+LAUNCH_CONSTANTS: Mapping[LaunchName, LaunchConstants] = MappingProxyType(
+    {"graph": in_graph(NODE_US), "streams": STREAM_LAUNCHES}
+)

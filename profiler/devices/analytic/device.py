@@ -11,10 +11,9 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, quantized_operators
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATIONS
+from iosched.profiler.devices.analytic.constants import LAUNCH_CONSTANTS
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.imported_stages import NO_PROFILE, FindImported, ImportedProfile, find_nothing
 from iosched.profiler.devices.kind import DeviceKind
@@ -27,6 +26,7 @@ from iosched.profiler.devices.open_settings import (
     refuse_for_attached_gpus,
     refuse_throughput,
 )
+from iosched.profiler.devices.profiled_device import Baselines, CostDetails, OpenModel, ProfiledDevice
 from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
@@ -86,7 +86,7 @@ class SimulatedGpu:
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         units = join_units(model.graph, settings.units)
-        cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch], units=units)
+        cost = AnalyticCost(model.graph, self.gpu, precision, launches=LAUNCH_CONSTANTS[launch], units=units)
         opened = OpenOnSimulatedGpu(self, cost, launch, effort=_effort(settings.gap_percent))
         if database is None or not settings.resume:
             return opened

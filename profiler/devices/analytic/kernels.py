@@ -11,7 +11,7 @@ from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionGeometry:
     """The geometry of a convolution.
 
     Attributes:
@@ -43,7 +43,7 @@ class Product:
     count: int
     activation_nbytes: int
     weight_nbytes: int
-    window: Window | None = None
+    window: ConvolutionGeometry | None = None
     transposed: bool = False
     item_nbytes: int = 4
 
@@ -158,13 +158,13 @@ def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kern
     yield Stream(item * (prod(source) + between), item * in_channels * kernel, 2 * between * kernel)
     moved = item * (between + prod(result))
     weights = item * in_channels * out_channels
-    window = Window(result[0], *_plane(result), 1, winograd=False)
+    window = ConvolutionGeometry(result[0], *_plane(result), 1, winograd=False)
     yield Product(rows, out_channels, in_channels, 1, moved, weights, window, item_nbytes=item)
 
 
-def _window(operator: Operator, result: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+def _window(operator: Operator, result: tuple[int, ...], kernel: tuple[int, ...]) -> ConvolutionGeometry:
     plain = {*operator.integers("strides"), *operator.integers("dilations"), max(operator.integer("group"), 1)} <= {1}
-    return Window(result[0], *_plane(result), prod(kernel), winograd=plain and kernel == (3, 3))
+    return ConvolutionGeometry(result[0], *_plane(result), prod(kernel), winograd=plain and kernel == (3, 3))
 
 
 def _plane(result: tuple[int, ...]) -> tuple[int, int]:

@@ -18,12 +18,12 @@ from iosched.profiler.devices.analytic.constants import (
     KERNELS,
     TILES,
     KernelConstants,
-    Measured,
+    MeasuredFractions,
     Tile,
     Use,
     measured,
 )
-from iosched.profiler.devices.analytic.kernels import Product, Window
+from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Product
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
@@ -88,7 +88,7 @@ class _Code(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Machine:
+class KernelTimer:
     """A GPU at one precision.
 
     Attributes:
@@ -103,7 +103,7 @@ class Machine:
     shrink: float = 1.0
     rested_us: float = 0.0
     constants: KernelConstants = KERNELS
-    attained: Measured | None = None
+    attained: MeasuredFractions | None = None
 
     def time(self, product: Product) -> Timing:
         """The time of a matrix product or a convolution by its fastest algorithm at the power limit."""
@@ -170,7 +170,7 @@ class Machine:
             copied_us = self.traffic_us(padded.left_nbytes * (1 + padded.inner / (channels * taps))) + c.start_us
         return self._tiled(padded, code, self._besides(copied_us, copied_us))
 
-    def _winograd(self, product: Product, window: Window) -> _Spent:
+    def _winograd(self, product: Product, window: ConvolutionGeometry) -> _Spent:
         """F(2x2, 3x3) in one kernel, after another that transforms the weights."""
         c, problem = self.constants, self._problem(product)
         channels = product.inner // window.taps
@@ -188,7 +188,7 @@ class Machine:
         besides = self._besides(weights_us, weights_us, kernels=2)
         return _Spent(alone_us + besides.alone_us, busy_us + besides.busy_us, power_us + besides.power_us)
 
-    def _winograd_nonfused(self, product: Product, window: Window) -> Iterator[_Spent]:
+    def _winograd_nonfused(self, product: Product, window: ConvolutionGeometry) -> Iterator[_Spent]:
         """F(4x4, 3x3) as 36 products, and kernels that transform the input, the weights and the result."""
         c, problem = self.constants, self._problem(product)
         channels, columns = product.inner // window.taps, product.columns
@@ -282,7 +282,7 @@ class Machine:
         return energy_pj * 1e-6 * (self.gpu.process_nm / 12) / self.gpu.power_watts
 
     @cached_property
-    def _attained(self) -> Measured:
+    def _attained(self) -> MeasuredFractions:
         return self.attained or measured(self.gpu)
 
     @cached_property

@@ -20,8 +20,8 @@ from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import LEAST_NODE_US, MOST_NODE_US, Known, known_by
 from iosched.profiler.devices.analytic.kernels import Kernel, KernelKind, Product, kind_of
 from iosched.profiler.devices.analytic.scaled import ScaledCost
-from iosched.profiler.devices.device import LEVEL
 from iosched.profiler.devices.open_settings import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
@@ -56,7 +56,7 @@ class Sum(Generic[P]):
 
 
 @dataclass(frozen=True)
-class Share:
+class ErrorShare:
     """The weight of a part in a latency or a ratio, negative if it lowers the ratio; `kind` shares an error."""
 
     kind: PartKind
@@ -64,7 +64,7 @@ class Share:
     weight: float
 
 
-def deviation(shares: Sequence[Share]) -> float:
+def deviation(shares: Sequence[ErrorShare]) -> float:
     """The standard deviation of the logarithm of a latency or a ratio, to first order; O(shares).
 
     Shared errors are equal within a kind, others independent. Equal parts have equal errors, and must be one share.
@@ -218,9 +218,9 @@ class AnalyticUncertainty:
             whole_us += stage_us
         return Sum(whole_us, found)
 
-    def shares(self, above: Sum[Part], below: Sum[Part] | None = None) -> list[Share]:
+    def shares(self, above: Sum[Part], below: Sum[Part] | None = None) -> list[ErrorShare]:
         """The shares of uncertain parts in the latency, or in the ratio of both."""
-        return [Share(*self._kind_and_spread(part), weight) for part, weight in weights(above, below).items()]
+        return [ErrorShare(*self._kind_and_spread(part), weight) for part, weight in weights(above, below).items()]
 
     def _parts_us(self, stage: Stage, stage_us: float) -> Iterator[tuple[Part, float]]:
         if isinstance(self.cost, ScaledCost) and self.cost.measured.known_us(stage) is not None:

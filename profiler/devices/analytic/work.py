@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from iosched.profiler.devices.analytic.constants import CALIBRATION, KERNELS, Calibration, KernelConstants, Measured
+from iosched.profiler.devices.analytic.constants import (
+    KERNELS,
+    STREAM_LAUNCHES,
+    KernelConstants,
+    LaunchConstants,
+    MeasuredFractions,
+)
 from iosched.profiler.devices.analytic.kernels import Kernel, Product
-from iosched.profiler.devices.analytic.timing import Machine, Timing
+from iosched.profiler.devices.analytic.timing import KernelTimer, Timing
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
@@ -45,15 +51,15 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelledGpu:
-    """A GPU at one precision under one calibration; `halved` values take half the bytes. For the rest see `Machine`."""
+    """A GPU at one precision with its launches; `halved` values take half the bytes. Others: see `KernelTimer`."""
 
     gpu: GpuSpec
     precision: PrecisionName = DEFAULT_PRECISION
-    calibration: Calibration = CALIBRATION
+    launches: LaunchConstants = STREAM_LAUNCHES
     halved: bool = False
     rested_us: float = 0.0
     constants: KernelConstants = KERNELS
-    attained: Measured | None = None
+    attained: MeasuredFractions | None = None
 
     def work(self, kernels: Sequence[Kernel]) -> Work:
         """The work of `kernels`, run one after another."""
@@ -64,25 +70,25 @@ class ModelledGpu:
 
     def alone_us(self, kernel: Kernel) -> float:
         """Microseconds of a kernel on the whole GPU, without its launch."""
-        return self._kernel(kernel).path_us - self.calibration.kernel_us
+        return self._kernel(kernel).path_us - self.launches.kernel_us
 
     def _kernel(self, kernel: Kernel) -> Work:
         activations = kernel.activation_nbytes * self._shrink
         weights = kernel.weight_nbytes * self._shrink
         footprint = round(activations + weights)
-        dram_us = self._machine.traffic_us(activations + weights)
+        dram_us = self._timer.traffic_us(activations + weights)
         fits = footprint <= self.gpu.l2_nbytes
-        moved_us = self._machine.traffic_us(activations / _L2_SPEEDUP + weights) if fits else dram_us
+        moved_us = self._timer.traffic_us(activations / _L2_SPEEDUP + weights) if fits else dram_us
         alone_us, busy_us = self._timing(kernel, moved_us)
         spill_us = max(dram_us - busy_us, 0.0)
-        return Work(self.calibration.kernel_us + alone_us, busy_us, spill_us, footprint, 1)
+        return Work(self.launches.kernel_us + alone_us, busy_us, spill_us, footprint, 1)
 
     def _timing(self, kernel: Kernel, moved_us: float) -> Timing:
         if isinstance(kernel, Product) and not kernel.is_empty:
-            ideal_us, tuned = self._machine.ideal_us(kernel), self.calibration.tuned
-            return Timing(*(us - max(us - ideal_us, 0.0) * (1 - tuned) for us in _time(self._machine, kernel)))
+            ideal_us, tuned = self._timer.ideal_us(kernel), self.launches.tuned
+            return Timing(*(us - max(us - ideal_us, 0.0) * (1 - tuned) for us in _time(self._timer, kernel)))
         flops = 0 if isinstance(kernel, Product) else kernel.window_flops
-        window_us = flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
+        window_us = flops / (self.gpu.fp32_tflops * 1e6 * self.launches.window)
         time_us = max(window_us, moved_us)
         return Timing(time_us, time_us)
 
@@ -91,11 +97,11 @@ class ModelledGpu:
         return 0.5 if self.halved else 1.0
 
     @cached_property
-    def _machine(self) -> Machine:
-        return Machine(self.gpu, self.precision, self._shrink, self.rested_us, self.constants, self.attained)
+    def _timer(self) -> KernelTimer:
+        return KernelTimer(self.gpu, self.precision, self._shrink, self.rested_us, self.constants, self.attained)
 
 
 @lru_cache(maxsize=2**14)
-def _time(machine: Machine, product: Product) -> Timing:
+def _time(timer: KernelTimer, product: Product) -> Timing:
     """Cached, since searches and fits repeat products."""
-    return machine.time(product)
+    return timer.time(product)

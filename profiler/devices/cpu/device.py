@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.devices.cpu.open import OpenOnCpu
-    from iosched.profiler.devices.device import OpenModel, ProfiledDevice
     from iosched.profiler.devices.facts import DeviceFacts
+    from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.cpu.opened_plan import OpenedPlan
     from iosched.runtime.plan_files import WrittenPlan
@@ -48,7 +48,7 @@ class CpuDevice:
 
     def checks(self) -> Sequence[SelfCheck]:
         """Checks of the compiled executor and of a small network."""
-        from iosched.runtime.cpu.checks import cpu_checks
+        from iosched.runtime.cpu.self_checks import cpu_checks
 
         return cpu_checks()
 
@@ -120,7 +120,7 @@ class CpuDevice:
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """See `CountsKernelCalls`. Raises as `executor` does."""
-        from iosched.runtime.cpu.checks import kernel_calls
+        from iosched.runtime.cpu.self_checks import kernel_calls
 
         return kernel_calls(model)
 

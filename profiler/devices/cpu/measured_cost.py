@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.calibration_kernel import (
     CALIBRATION,
@@ -23,9 +22,11 @@ from iosched.profiler.devices.cpu.calibration_kernel import (
     slowness_now,
 )
 from iosched.profiler.devices.cpu.divisions import DivisionChoice, GroupTime
-from iosched.profiler.devices.cpu.segment_latencies import interleaved_segments
+from iosched.profiler.devices.measured_costs import known_us
 from iosched.profiler.devices.throughput import idle_share
 from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import (
     FAILED,
     NOTHING_TO_RUN,
@@ -34,6 +35,7 @@ from iosched.profiler.measuring.statistics import (
     MeasureSettings,
     is_thorough,
     measure,
+    quantile,
 )
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.stages import MOST_TRIES, StageMemory
@@ -46,6 +48,9 @@ from iosched.runtime.processor import read_processor
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
+
+SEGMENT_ROUNDS, SEGMENT_RUNS = 21, 3
+"""Samples of each segment, and runs that a sample is the median of."""
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.08, max_seconds=0.4)
 """A stage is known to some 4 % to either side, whatever the number of samples: its latency in fresh measurements varies
@@ -438,3 +443,29 @@ def _spans_text(spans: Spans | None) -> str:
 
 def _alone(name: str) -> Stage:
     return Stage(Strategy.CONCURRENT, ((name,),))
+
+
+def interleaved_segments(
+    backend: CpuBackend, stretches: Mapping[str, Sequence[Stage]], sweep_nbytes: int
+) -> Mapping[str, Measurement]:
+    """The latency of each segment that can run, in microseconds at the machine's present speed; sample k is of round k.
+
+    A stage's latency is measured minutes apart from others and without its neighbours, which suffices for a search but
+    not to compare two schedules: a machine drifts by more than they differ. Here the stages of each segment run as one
+    plan, A B A B, with flushed caches before each run. The samples compare with each other (`interleave.compare`), and
+    with nothing else.
+    """
+    compiled: dict[str, CompiledStage] = {}
+    try:
+        for name, stages in stretches.items():
+            if (found := backend.compile_stages(stages)) is not None:
+                compiled[name] = found
+        turns = {name: partial(_sample, each, sweep_nbytes) for name, each in compiled.items()}
+        return interleave(turns, SEGMENT_ROUNDS, warmup=1, rest=wait_until_idle) if turns else {}
+    finally:
+        for each in compiled.values():
+            each.executor.close()
+
+
+def _sample(compiled: CompiledStage, sweep_nbytes: int) -> float:
+    return quantile(compiled.time(1 + SEGMENT_RUNS, flush_nbytes=sweep_nbytes)[1:], 0.5)

@@ -13,7 +13,8 @@ from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline, open_bes
 from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.profiler.baselines.requests import open_sessions, open_streams, timed
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
-from iosched.profiler.devices.device import (
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import (
     AttachedModel,
     Baselines,
     CostDetails,
@@ -25,7 +26,6 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
-from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.idle import wait_until_idle

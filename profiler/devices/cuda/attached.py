@@ -14,8 +14,8 @@ from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCud
 from iosched.profiler.devices.open_settings import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, CudnnPlanStore, FastestCudnnPlans
-from iosched.runtime.cuda.cudnn.graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
@@ -23,7 +23,7 @@ from iosched.runtime.cuda.gpu.extras import EXTRAS, extra_for, extra_with
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
+from iosched.runtime.cuda.lower.lowering import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.unit_graph import Unit

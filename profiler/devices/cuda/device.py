@@ -16,13 +16,22 @@ from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
-from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
+from iosched.profiler.devices.cuda.gpu_checks import cuda_checks
 from iosched.profiler.devices.cuda.gpu_cost import CudaStageCost, open_cost
-from iosched.profiler.devices.device import (
+from iosched.profiler.devices.facts import installed
+from iosched.profiler.devices.gpus import gpu_named, spec_of
+from iosched.profiler.devices.kind import DeviceKind
+from iosched.profiler.devices.measured_costs import known_us
+from iosched.profiler.devices.open_settings import (
+    LayoutName,
+    OpenSettings,
+    refuse_for_simulated_gpus,
+    refuse_throughput,
+)
+from iosched.profiler.devices.profiled_device import (
     AttachedModel,
     Baselines,
     CostDetails,
@@ -33,15 +42,6 @@ from iosched.profiler.devices.device import (
     Running,
     Way,
     Wording,
-)
-from iosched.profiler.devices.facts import installed
-from iosched.profiler.devices.gpus import gpu_named, spec_of
-from iosched.profiler.devices.kind import DeviceKind
-from iosched.profiler.devices.open_settings import (
-    LayoutName,
-    OpenSettings,
-    refuse_for_simulated_gpus,
-    refuse_throughput,
 )
 from iosched.profiler.devices.throughput import gpu_throughputs, idle_streams
 from iosched.profiler.measuring.interleave import compare, speedup_text

@@ -13,7 +13,7 @@ from iosched.models.errors import DeviceError, IoschedError
 from iosched.profiler.devices.cuda.attached import check_capability
 from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
 from iosched.profiler.devices.gpus import spec_of
-from iosched.runtime.cuda.cudnn.graph import load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.extras import (
     EXTRAS,

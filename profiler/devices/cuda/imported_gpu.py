@@ -18,8 +18,8 @@ from iosched.profiler.devices.imported_stages import NO_PROFILE, ImportedProfile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import preferred_layout
-from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, layout_by_choice
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy
@@ -125,9 +125,9 @@ def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: 
     return ImportedStages(known.text, latency_us, network.signature, network.operator_key)
 
 
-def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
+def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> LoweredModel:
     """The model as `CudaBackend` lowers it with these choices and no timing."""
-    network = Network(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
+    network = LoweredModel(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
     layout = layout_by_choice(network, choices, _untimed).layout
     found, _ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
     return found
@@ -141,9 +141,9 @@ def _alone(model: Model) -> Iterator[Stage]:
     return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
 
 
-def _untimed(networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+def _untimed(networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
     raise AssertionError(f"{len(networks)} networks were to be timed without a GPU")
 
 
-def _never(network: Network, name: str) -> float:
+def _never(network: LoweredModel, name: str) -> float:
     raise AssertionError(f"{name} of {network.model.name} was to be timed without a GPU")

@@ -89,7 +89,7 @@ def _spread(graph: EditableGraph, constant: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Chain:
+class _AffineChain:
     """Consecutive nodes with these results; the last is `source` scaled and shifted."""
 
     source: str
@@ -98,15 +98,15 @@ class _Chain:
     is_norm: bool
     is_per_channel: bool
 
-    def then(self, other: _Chain) -> _Chain:
+    def then(self, other: _AffineChain) -> _AffineChain:
         scale = self.affine.scale * other.affine.scale
         shift = self.affine.shift * other.affine.scale + other.affine.shift
         is_per_channel = self.is_per_channel or other.is_per_channel
-        return _Chain(self.source, self.results + other.results, Affine(scale, shift), False, is_per_channel)
+        return _AffineChain(self.source, self.results + other.results, Affine(scale, shift), False, is_per_channel)
 
 
 def _join_chains(graph: EditableGraph) -> None:
-    chains: dict[str, _Chain] = {}
+    chains: dict[str, _AffineChain] = {}
     for node in graph.nodes:
         chain = _chain_of_one(graph, node)
         if chain is None:
@@ -119,7 +119,7 @@ def _join_chains(graph: EditableGraph) -> None:
             _join(graph, chain)
 
 
-def _chain_of_one(graph: EditableGraph, node: NodeProto) -> _Chain | None:
+def _chain_of_one(graph: EditableGraph, node: NodeProto) -> _AffineChain | None:
     images = [name for name in node.input if name in graph.tensors]
     if not is_standard(node) or len(writes(node)) != 1 or len(images) != 1:
         return None
@@ -132,10 +132,10 @@ def _chain_of_one(graph: EditableGraph, node: NodeProto) -> _Chain | None:
         return None
     is_norm = node.op_type == "BatchNormalization"
     is_per_channel = channels > 1 and any(array.size == channels for array in _constants(graph, node))
-    return _Chain(source, (result,), affine, is_norm, is_per_channel)
+    return _AffineChain(source, (result,), affine, is_norm, is_per_channel)
 
 
-def _is_worth_joining(graph: EditableGraph, chain: _Chain) -> bool:
+def _is_worth_joining(graph: EditableGraph, chain: _AffineChain) -> bool:
     if len(chain.results) > 1 or not chain.is_per_channel:
         return chain.is_per_channel
     before = graph.producer(chain.source)
@@ -143,7 +143,7 @@ def _is_worth_joining(graph: EditableGraph, chain: _Chain) -> bool:
     return not (chain.is_norm or is_taken_in)
 
 
-def _join(graph: EditableGraph, chain: _Chain) -> None:
+def _join(graph: EditableGraph, chain: _AffineChain) -> None:
     *inner, result = chain.results
     scale, shift = np.array([chain.affine.scale, chain.affine.shift], np.float32)
     parameters = {"scale": scale, "shift": shift, "mean": np.zeros_like(scale), "variance": np.ones_like(scale)}

@@ -45,7 +45,7 @@ def keep_blocked(graph: EditableGraph, block: int) -> None:
     is_typed = all(spec.dtype for spec in graph.tensors.values())
     if not is_typed or not any(_is_conversion(node, "ReorderOutput") for node in graph.nodes):
         return
-    draft = _Draft(graph, block)
+    draft = _BlockedGraph(graph, block)
     for node in graph.nodes:
         draft.take(node, _RULES.get((node.domain, node.op_type), ()))
     while draft.undo_idle():
@@ -58,7 +58,7 @@ def _is_conversion(node: NodeProto, kind: str) -> bool:
 
 
 @dataclass(eq=False)
-class _Draft:
+class _BlockedGraph:
     """A graph that is rewritten node by node, in place.
 
     Attributes:
@@ -195,14 +195,14 @@ class _Draft:
         return found
 
 
-_Rule = Callable[[_Draft, NodeProto], bool]
+_Rule = Callable[[_BlockedGraph, NodeProto], bool]
 """Writes a copied node in the blocked layout; returns False, without writing, if impossible."""
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------
 
 
-def _elementwise(draft: _Draft, node: NodeProto) -> bool:
+def _elementwise(draft: _BlockedGraph, node: NodeProto) -> bool:
     """All operands have one shape or are scalars: the order of the elements does not matter."""
     result, weights = node.output[0], draft.graph.weights
     computed = [name for name in node.input if name in draft.graph.tensors]
@@ -217,12 +217,12 @@ def _elementwise(draft: _Draft, node: NodeProto) -> bool:
     return True
 
 
-def _quotient(draft: _Draft, node: NodeProto) -> bool:
+def _quotient(draft: _BlockedGraph, node: NodeProto) -> bool:
     """Elementwise on complete blocks: zero divided by zero is NaN."""
     return draft.shape(node.output[0])[1] % draft.block == 0 and _elementwise(draft, node)
 
 
-def _affine(draft: _Draft, node: NodeProto) -> bool:
+def _affine(draft: _BlockedGraph, node: NodeProto) -> bool:
     """Scaling and shifting every channel by constants is a depthwise convolution with a bias."""
     result = node.output[0]
     image = next((name for name in node.input if name in draft.blocked), None)
@@ -241,7 +241,7 @@ def _affine(draft: _Draft, node: NodeProto) -> bool:
     return True
 
 
-def _by_computed_factors(draft: _Draft, node: NodeProto) -> bool:
+def _by_computed_factors(draft: _BlockedGraph, node: NodeProto) -> bool:
     """The product of an image and a computed (1, C, 1, 1) is a depthwise convolution."""
     result = node.output[0]
     batch, channels, *size = draft.shape(result)
@@ -257,7 +257,7 @@ def _by_computed_factors(draft: _Draft, node: NodeProto) -> bool:
     return False
 
 
-def _concat(draft: _Draft, node: NodeProto) -> bool:
+def _concat(draft: _BlockedGraph, node: NodeProto) -> bool:
     in_blocks = [draft.blocked[name] for name in node.input if name in draft.blocked]
     are_filled = [draft.shape(name) for name in in_blocks] == [draft.shape(name) for name in node.input]
     if integer(node, "axis", 1) not in (1, -3) or not are_filled:
@@ -267,7 +267,7 @@ def _concat(draft: _Draft, node: NodeProto) -> bool:
     return True
 
 
-def _pool(draft: _Draft, node: NodeProto) -> bool:
+def _pool(draft: _BlockedGraph, node: NodeProto) -> bool:
     source = draft.blocked.get(node.input[0])
     if source is None or integer(node, "storage_order"):
         return False
@@ -276,7 +276,7 @@ def _pool(draft: _Draft, node: NodeProto) -> bool:
     return True
 
 
-def _pad(draft: _Draft, node: NodeProto) -> bool:
+def _pad(draft: _BlockedGraph, node: NodeProto) -> bool:
     """Pad of rows and columns, on the view (blocks, H, W, channels of a block)."""
     edges = padded_edges(node, draft.graph.weights)
     fill = [draft.graph.weights.get(name, np.array(np.nan)) for name in node.input[2:3] if name]
@@ -288,7 +288,7 @@ def _pad(draft: _Draft, node: NodeProto) -> bool:
     return _in_view(draft, node, [[0, top, left, 0, 0, bottom, right, 0]], node.input[2:])
 
 
-def _slice(draft: _Draft, node: NodeProto) -> bool:
+def _slice(draft: _BlockedGraph, node: NodeProto) -> bool:
     """Slice of rows and columns, on the view (blocks, H, W, channels of a block)."""
     ranges = sliced_ranges(node, draft.graph.weights, draft.shape(node.input[0]))
     if ranges is None:
@@ -297,7 +297,9 @@ def _slice(draft: _Draft, node: NodeProto) -> bool:
     return _in_view(draft, node, [starts, ends, (1, 2), steps])
 
 
-def _in_view(draft: _Draft, node: NodeProto, parameters: Sequence[Sequence[int]], kept: Sequence[str] = ()) -> bool:
+def _in_view(
+    draft: _BlockedGraph, node: NodeProto, parameters: Sequence[Sequence[int]], kept: Sequence[str] = ()
+) -> bool:
     """The node on the view (blocks, H, W, channels of a block) of its operand, with other parameters."""
     source, result, block = draft.blocked.get(node.input[0]), node.output[0], draft.block
     if source is None:
@@ -318,7 +320,7 @@ _RULES: Mapping[tuple[str, str], tuple[_Rule, ...]] = {
     **{(domain, name): (_elementwise,) for domain in ("", "com.microsoft") for name in (*_UNARY, *_BINARY)},
     **{("", name): (_pool,) for name in _POOLS},
     ("", "Div"): (_quotient,),
-    ("", "Relu"): (_Draft.activate, _elementwise),
+    ("", "Relu"): (_BlockedGraph.activate, _elementwise),
     ("", "BatchNormalization"): (_affine,),
     ("", "Add"): (_elementwise, _affine),
     ("", "Sum"): (_elementwise, _affine),

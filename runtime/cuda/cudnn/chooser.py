@@ -22,7 +22,7 @@ FASTEST_ALONE: CudnnPlanNames = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CudnnPlanCandidate:
     """A cuDNN plan that may be the best for its key.
 
     Attributes:
@@ -47,7 +47,7 @@ class CudnnPlan(Protocol):
         ...
 
     @property
-    def candidates(self) -> Sequence[Candidate]:
+    def candidates(self) -> Sequence[CudnnPlanCandidate]:
         """The best plans for the key, the fastest alone first."""
         ...
 
@@ -112,17 +112,17 @@ def names_from_text(text: str) -> CudnnPlanNames:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == len(("key", "name"))}
 
 
-def candidates_to_text(candidates: Sequence[Candidate]) -> str:
+def candidates_to_text(candidates: Sequence[CudnnPlanCandidate]) -> str:
     """One line: names in order, with known latencies."""
     return ", ".join(
         each.name if each.latency_us is None else f"{each.name} {each.latency_us:.2f}us" for each in candidates
     )
 
 
-def candidates_from_text(text: str) -> tuple[Candidate, ...]:
+def candidates_from_text(text: str) -> tuple[CudnnPlanCandidate, ...]:
     """Reads `candidates_to_text`; malformed latencies become None."""
     found = (each.split() for each in text.split(","))
-    return tuple(Candidate(words[0], _latency_us(words[1:])) for words in found if words)
+    return tuple(CudnnPlanCandidate(words[0], _latency_us(words[1:])) for words in found if words)
 
 
 def _latency_us(words: Sequence[str]) -> float | None:

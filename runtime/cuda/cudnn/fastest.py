@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
-    Candidate,
     Choices,
+    CudnnPlanCandidate,
     CudnnPlanNames,
     candidates_from_text,
     candidates_to_text,
@@ -22,8 +22,9 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.graph import load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.cuda.cudnn.guess import CudnnPlanGuess
+from iosched.runtime.cuda.cudnn.plan_timing import CudnnPlanTimer
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -32,7 +33,6 @@ from iosched.runtime.cuda.cudnn.plans import (
     load_cudnn_plan,
     rebuild_cudnn_plan,
 )
-from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.failures import kept_if_lost, translated
 from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
@@ -78,7 +78,7 @@ class CudnnPlanStore(Choices, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Case:
+class _PlanCase:
     key: str
     kernel: CudnnKernel
     reads: tuple[View, ...]
@@ -99,7 +99,7 @@ class FastestCudnnPlans:
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
         self._handles = handles or CudnnHandles()
-        self._candidates: dict[str, tuple[Candidate, ...]] = {}
+        self._candidates: dict[str, tuple[CudnnPlanCandidate, ...]] = {}
         self._plans: dict[tuple[str, str], BuiltCudnnPlan] = {}
         self._stages: dict[str, CudnnPlanNames] = {}
 
@@ -129,7 +129,7 @@ class FastestCudnnPlans:
         Raises:
             DeviceError: cuDNN offers no plan, or none that runs.
         """
-        case = _Case(cudnn_plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
+        case = _PlanCase(cudnn_plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
         if case.key not in self._candidates:
             self._candidates[case.key] = self._ranked(case)
         candidates = self._candidates[case.key]
@@ -151,12 +151,12 @@ class FastestCudnnPlans:
         self._stages[signature] = names_from_text(holds)
         return self._stages[signature]
 
-    def _ranked(self, case: _Case) -> tuple[Candidate, ...]:
+    def _ranked(self, case: _PlanCase) -> tuple[CudnnPlanCandidate, ...]:
         known = candidates_from_text(self._store.choice(case.key) or "")
         if known:
             return known
         if not self._store.times:
-            return (Candidate(self._first_guess(case).name),)
+            return (CudnnPlanCandidate(self._first_guess(case).name),)
         offer = self._offer(case, MAX_BUILT, self._guess(case).has_choice)
         timed = sorted(self._timed(case, offer.plans), key=lambda pair: pair[0])
         if math.isinf(timed[0][0]):
@@ -164,10 +164,10 @@ class FastestCudnnPlans:
         best = [pair for pair in timed if pair[0] <= timed[0][0] * KEPT_WITHIN][:MAX_KEPT]
         self._plans |= {(case.key, plan.name): plan for _, plan in best}
         self._store.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
-        found = [Candidate(plan.name, latency) for latency, plan in best]
+        found = [CudnnPlanCandidate(plan.name, latency) for latency, plan in best]
         return candidates_from_text(self._store.choose(case.key, candidates_to_text(found)))
 
-    def _offer(self, case: _Case, at_most: int, enough: Callable[[Sequence[BuiltCudnnPlan]], bool]) -> CudnnOffer:
+    def _offer(self, case: _PlanCase, at_most: int, enough: Callable[[Sequence[BuiltCudnnPlan]], bool]) -> CudnnOffer:
         fatal = sorted(self._store.fatal(case.key))
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, enough=enough,
@@ -181,14 +181,14 @@ class FastestCudnnPlans:
         self._large |= {f"{name!r} for {case.kernel}": None for name in offer.large}
         return offer
 
-    def _guess(self, case: _Case) -> CudnnPlanGuess:
+    def _guess(self, case: _PlanCase) -> CudnnPlanGuess:
         return CudnnPlanGuess.of(case.kernel, case.reads, case.writes, self._handle)
 
     @property
     def _handle(self) -> Any:
         return self._handles.of(self._lanes.origin)
 
-    def _plan(self, case: _Case, name: str) -> BuiltCudnnPlan:
+    def _plan(self, case: _PlanCase, name: str) -> BuiltCudnnPlan:
         if (case.key, name) not in self._plans:
             try:
                 plan = self._stored(case, name)
@@ -199,7 +199,7 @@ class FastestCudnnPlans:
             self._plans[case.key, name] = plan
         return self._plans[case.key, name]
 
-    def _stored(self, case: _Case, name: str) -> BuiltCudnnPlan:
+    def _stored(self, case: _PlanCase, name: str) -> BuiltCudnnPlan:
         if name in self._store.fatal(case.key):
             raise DeviceError(f"cuDNN plan {name!r} crashed the GPU or the process before")
         with self._store.trying(case.key, name):
@@ -213,12 +213,12 @@ class FastestCudnnPlans:
         self._store.keep_plan(case.key, name, plan.serialize())
         return plan
 
-    def _first_guess(self, case: _Case) -> BuiltCudnnPlan:
+    def _first_guess(self, case: _PlanCase) -> BuiltCudnnPlan:
         guess = self._guess(case)
         plan = guess.best(self._offer(case, 1, guess.is_settled).plans)
         return self._plans.setdefault((case.key, plan.name), plan)
 
-    def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
+    def _timed(self, case: _PlanCase, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
         views = (*case.reads, *case.writes)
         memory: list[Memory] = []  # must outlive failures below
         with synchronized_on_error(self._driver, (self._lanes.origin,)):
@@ -272,7 +272,7 @@ class RunningCudnnPlan:
 
     key: str
     plan: BuiltCudnnPlan
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CudnnPlanCandidate, ...]
     handles: CudnnHandles
 
     @property

@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from iosched.runtime.cuda.cudnn.graph import CudnnTarget
+from iosched.runtime.cuda.cudnn.cudnn_graph import CudnnTarget
 from iosched.runtime.cuda.cudnn.plans import TENSOR_CORES, TRANSFORMS, BuiltCudnnPlan, noted_cudnn_plans
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.source.loops import element_strides, shape_of

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.graph import CudnnTarget, GpuDescription, load_cudnn, new_graph
+from iosched.runtime.cuda.cudnn.cudnn_graph import CudnnTarget, GpuDescription, load_cudnn, new_graph
 from iosched.runtime.cuda.gpu.failures import first_line
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View

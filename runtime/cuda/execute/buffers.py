@@ -28,8 +28,8 @@ from iosched.runtime.cuda.execute.launches import Launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import synchronized_on_error
 from iosched.runtime.cuda.kernels.reduce import Reduce
-from iosched.runtime.cuda.lower.plan import Lowering
-from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+from iosched.runtime.cuda.lower.lowering import Lowering
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask, View
 
 
 class DeviceBuffers:
@@ -56,11 +56,11 @@ class DeviceBuffers:
         arena = self.keep(driver.allocate(self._plan.arena_nbytes))
         self.addresses[""] = arena
         for buffer in self._plan.buffers:
-            if buffer.space is Space.ARENA:
+            if buffer.space is MemorySpace.ARENA:
                 self.addresses[buffer.name] = arena + buffer.offset
                 continue
             address = self.addresses[buffer.name] = self.keep(driver.allocate(buffer.nbytes))
-            if buffer.space is Space.WEIGHT:
+            if buffer.space is MemorySpace.WEIGHT:
                 driver.upload(address, lowering.weights[buffer.name], stream)
             else:
                 driver.fill(address, 0, buffer.nbytes, stream)
@@ -95,7 +95,7 @@ class DeviceBuffers:
         if self._plan.arena_nbytes:
             self._driver.fill(self.addresses[""], 0xFF, self._plan.arena_nbytes, stream)
         for buffer in self._plan.buffers:
-            if buffer.space is Space.OUTPUT:
+            if buffer.space is MemorySpace.OUTPUT:
                 self._driver.fill(self.addresses[buffer.name], 0xFF, buffer.nbytes, stream)
         self._driver.synchronize(stream)
 
@@ -149,7 +149,7 @@ def flushed_weights(
     Raises:
         DeviceError: the GPU is out of memory.
     """
-    weights = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.WEIGHT}
+    weights = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is MemorySpace.WEIGHT}
     starts = [0, *accumulate(_ALIGNED * math.ceil(each / _ALIGNED) for each in weights.values())]
     once_nbytes = starts[-1]
     if not once_nbytes:
@@ -183,6 +183,6 @@ class _FlushBuffer:
         addresses = {"x": self.memory[0].ptr, "y": self.memory[1].ptr}
         x, y = View("x", "float32", (self.rows, _ROW)), View("y", "float32", (self.rows,))
         driver.fill(addresses["x"], 0, self.rows * _FLOAT * _ROW, stream)
-        launch = source_launch(Reduce("Sum", (1,)), Task("displace", 0, (x,), (y,)), driver)(addresses)
+        launch = source_launch(Reduce("Sum", (1,)), PlanTask("displace", 0, (x,), (y,)), driver)(addresses)
         launch(stream)
         return launch

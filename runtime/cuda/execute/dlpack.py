@@ -12,7 +12,7 @@ from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, ImportedArray, host_array
 from iosched.runtime.cuda.gpu.lanes import synchronized_on_error
-from iosched.runtime.cuda.lower.network import CALLER_SUFFIX
+from iosched.runtime.cuda.lower.lowered_model import CALLER_SUFFIX
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 
 

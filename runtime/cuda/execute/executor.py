@@ -21,10 +21,10 @@ from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
 from iosched.runtime.hazards import happens_before
-from iosched.runtime.plan import Task, View
+from iosched.runtime.plan import PlanTask, View
 
 MAX_RECAPTURES = 4
 """Sets of input addresses for which a model stays captured."""
@@ -361,7 +361,7 @@ class CudaExecutor:
             driver.record(join, self._streams[lane])
             driver.wait(self._origin, join)
 
-    def _task(self, lane: int, step: int) -> Task:
+    def _task(self, lane: int, step: int) -> PlanTask:
         return self._plan.lanes[lane][step]
 
 

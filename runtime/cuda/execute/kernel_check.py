@@ -15,9 +15,9 @@ from iosched.runtime.cuda.execute.launches import Prepared, cudnn_launch, source
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, synchronized_on_error
 from iosched.runtime.cuda.kernel import CudnnKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import Space, Task, View
+from iosched.runtime.plan import MemorySpace, PlanTask, View
 
 _POISON = 0xFF  # NaN as a float of any size
 
@@ -26,7 +26,7 @@ Bytes = Mapping[str, np.ndarray]
 
 
 def check_kernel(
-    lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, *, rtol: float
+    lowering: Lowering, task: PlanTask, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, *, rtol: float
 ) -> Check:
     """Runs a task on random inputs with its own weights, and compares its outputs with `interpret`.
 
@@ -57,10 +57,10 @@ def check_kernel(
     return replace(check, passed=check.passed and not strays, reasons=(*check.reasons, *reasons))
 
 
-def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
+def _filled(lowering: Lowering, task: PlanTask) -> dict[str, np.ndarray]:
     touched = {view.buffer for view in (*task.reads, *task.writes)}
     buffers = {buffer.name: buffer for buffer in lowering.plan.buffers if buffer.name in touched}
-    constant = {name for name, buffer in buffers.items() if buffer.space is Space.WEIGHT}
+    constant = {name for name, buffer in buffers.items() if buffer.space is MemorySpace.WEIGHT}
     found = {
         name: lowering.weights[name].reshape(-1).view(np.uint8)
         if name in constant
@@ -75,7 +75,7 @@ def _filled(lowering: Lowering, task: Task) -> dict[str, np.ndarray]:
 
 
 def _run(
-    lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, before: Bytes
+    lowering: Lowering, task: PlanTask, driver: Driver, choose: CudnnPlanChooser, lanes: Lanes, before: Bytes
 ) -> dict[str, np.ndarray]:
     stream = lanes.origin
     found = {view.buffer: np.empty_like(before[view.buffer]) for view in task.writes}
@@ -93,7 +93,7 @@ def _run(
 
 
 def _prepared(
-    lowering: Lowering, task: Task, driver: Driver, choose: CudnnPlanChooser, memory: list[Memory]
+    lowering: Lowering, task: PlanTask, driver: Driver, choose: CudnnPlanChooser, memory: list[Memory]
 ) -> Prepared:
     kernel = lowering.kernels[task.kernel]
     if isinstance(kernel, SourceKernel):

@@ -8,9 +8,9 @@ from typing import Any
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
-from iosched.runtime.plan import Task, View
+from iosched.runtime.plan import PlanTask, View
 
 Launch = Callable[[Any], None]
 """Enqueues a task on a stream."""
@@ -27,7 +27,7 @@ def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
             yield kernel.call(task.reads, task.writes)
 
 
-def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:
+def cudnn_launch(plan: CudnnPlan, task: PlanTask, workspace: int) -> Prepared:
     """Launch of a cuDNN plan with the lane's workspace."""
 
     def prepared(base: Mapping[str, int]) -> Launch:
@@ -37,7 +37,7 @@ def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:
     return prepared
 
 
-def source_launch(kernel: SourceKernel, task: Task, driver: Driver) -> Prepared:
+def source_launch(kernel: SourceKernel, task: PlanTask, driver: Driver) -> Prepared:
     """Launch of a CUDA C++ kernel, compiled and loaded."""
     call = kernel.call(task.reads, task.writes)
     function = driver.load(call)
@@ -52,7 +52,7 @@ def source_launch(kernel: SourceKernel, task: Task, driver: Driver) -> Prepared:
     return prepared
 
 
-def session_launch(kernel: SessionKernel, task: Task, sessions: Sessions, stream: Any) -> Prepared:
+def session_launch(kernel: SessionKernel, task: PlanTask, sessions: Sessions, stream: Any) -> Prepared:
     """Run of a task in onnxruntime, ordered on `stream`."""
 
     def prepared(base: Mapping[str, int]) -> Launch:

@@ -15,7 +15,7 @@ from iosched.models.graph import Operator
 from iosched.models.merging.stacking import is_gate, margins, padded_kernel
 from iosched.models.node_attributes import integer
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.cudnn.graph import (
+from iosched.runtime.cuda.cudnn.cudnn_graph import (
     Epilogue,
     add_tensor,
     convolve,

@@ -12,7 +12,14 @@ import onnx
 
 from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.cudnn.graph import Epilogue, Shape, add_tensor, convolve, vector_shape, write_tensor
+from iosched.runtime.cuda.cudnn.cudnn_graph import (
+    Epilogue,
+    StridedShape,
+    add_tensor,
+    convolve,
+    vector_shape,
+    write_tensor,
+)
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
@@ -303,7 +310,7 @@ class Dense:
         """See `CudnnKernel.build`; raises ValueError if a view is not aligned."""
         x = add_tensor(graph, reads[0], 1, _pixels(reads[0]))
         n, k = shape_of(reads[1])
-        weight = add_tensor(graph, reads[1], 2, Shape((n, k, 1, 1), (k, 1, k, k)))
+        weight = add_tensor(graph, reads[1], 2, StridedShape((n, k, 1, 1), (k, 1, k, k)))
         bias = add_tensor(graph, reads[2], 3, vector_shape(reads[2])) if self.bias else None
         product = convolve(graph, x, weight, (0, 0, 0, 0), (1, 1), (1, 1))
         result = Epilogue(None, bias, self.activation).add(graph, product)
@@ -329,19 +336,19 @@ class MatMul:
         write_tensor(graph.matmul(A=a, B=b), writes[0], 3, _batch(writes[0]))
 
 
-def _batch(view: View) -> Shape:
+def _batch(view: View) -> StridedShape:
     extents, strides = shape_of(view), element_strides(view)
     if len(extents) == MAX_AXES:
-        return Shape(extents, strides)
-    return Shape((1, *extents), (extents[0] * strides[0], *strides))
+        return StridedShape(extents, strides)
+    return StridedShape((1, *extents), (extents[0] * strides[0], *strides))
 
 
-def _pixels(view: View) -> Shape:
+def _pixels(view: View) -> StridedShape:
     """(..., C) of one to three axes as pixels: (N, C, H, 1)."""
     extents, strides = shape_of(view), element_strides(view)
     channels = extents[-1]
     if len(extents) == 1:
-        return Shape((1, channels, 1, 1), (channels, 1, channels, channels))
+        return StridedShape((1, channels, 1, 1), (channels, 1, channels, channels))
     row = strides[-2]
     height, image = (extents[1], strides[0]) if len(extents) == MAX_AXES else (1, row)
-    return Shape((extents[0], channels, height, 1), (image, 1, row, row))
+    return StridedShape((extents[0], channels, height, 1), (image, 1, row, row))

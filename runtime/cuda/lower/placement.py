@@ -12,7 +12,7 @@ from math import prod
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
-from iosched.runtime.cuda.cudnn.graph import ALIGNMENT_NBYTES
+from iosched.runtime.cuda.cudnn.cudnn_graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import Layout, is_row_major

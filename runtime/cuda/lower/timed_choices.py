@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from iosched.runtime.cuda.cudnn.chooser import Candidate, Choices, candidates_from_text, candidates_to_text
+from iosched.runtime.cuda.cudnn.chooser import Choices, CudnnPlanCandidate, candidates_from_text, candidates_to_text
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 VARIANTS = 3
 GAIN = 0.97
@@ -27,27 +27,27 @@ _TWO = "two kernels"
 _ONE = "one kernel, variant "
 
 
-OperatorLatency = Callable[[Network, str], float]
+OperatorLatency = Callable[[LoweredModel, str], float]
 """Microseconds of an operator alone in a network; infinite if it fails."""
 
 
-def fusion_key(network: Network, name: str) -> str:
+def fusion_key(network: LoweredModel, name: str) -> str:
     """Key of an operator's choice: a hash of its two kernels and the layout of their tensors."""
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
-def fused_everywhere(network: Network) -> Network:
+def fused_everywhere(network: LoweredModel) -> LoweredModel:
     """The network with one kernel wherever possible."""
     operators = network.model.graph.operators
     return network.with_fused({each.name: 0 for each in operators if each.type == SEPARABLE})
 
 
 def fused_by_choice(
-    network: Network,
+    network: LoweredModel,
     choices: Choices,
     latency_us: OperatorLatency,
-    prepare: Callable[[Network], None] = lambda network: None,
-) -> tuple[Network, Mapping[str, str]]:
+    prepare: Callable[[LoweredModel], None] = lambda network: None,
+) -> tuple[LoweredModel, Mapping[str, str]]:
     """The network with one kernel where that is faster, and these choices by key. Each distinct operator is timed once.
 
     Args:
@@ -66,11 +66,11 @@ def fused_by_choice(
 
 
 def _timed_fusion(
-    network: Network,
+    network: LoweredModel,
     names: Mapping[str, str],
     choices: Choices,
     latency_us: OperatorLatency,
-    prepare: Callable[[Network], None],
+    prepare: Callable[[LoweredModel], None],
 ) -> dict[str, str]:
     prepare(network)
     best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
@@ -90,7 +90,7 @@ def _variant(text: str | None) -> int | None:
     return int(number) if number != text and number.isdecimal() else None
 
 
-InterleavedLatencies = Callable[[Sequence[Network]], Sequence[Sequence[float]]]
+InterleavedLatencies = Callable[[Sequence[LoweredModel]], Sequence[Sequence[float]]]
 """Microseconds of each network by round; infinite if one fails."""
 
 
@@ -118,7 +118,7 @@ class LayoutChoice:
         )
 
 
-def layout_by_choice(network: Network, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
+def layout_by_choice(network: LoweredModel, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
     """The layout in which the model is faster.
 
     Args:
@@ -135,13 +135,13 @@ def layout_by_choice(network: Network, choices: Choices, latencies_us: Interleav
     return known or LayoutChoice(network.layout)
 
 
-def layout_key(network: Network) -> str:
+def layout_key(network: LoweredModel) -> str:
     """Key of the model's choice: a hash of its kernels and the layout of their tensors."""
     kernels = [network.layout_of(operator.name) for operator in network.model.graph.operators]
     return "layout " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
 
 
-def _timed_layout(network: Network, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
+def _timed_layout(network: LoweredModel, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
     networks = [network, *(network.in_layout(each) for each in Layout if each is not network.layout)]
     rounds = latencies_us(networks)
     latency_us = {each.layout: median(found) for each, found in zip(networks, rounds, strict=True)}
@@ -153,7 +153,7 @@ def _timed_layout(network: Network, latencies_us: InterleavedLatencies) -> Layou
 
 def _layout_to_text(choice: LayoutChoice) -> str:
     ranked = sorted(choice.latency_us, key=lambda layout: layout is not choice.layout)
-    return candidates_to_text([Candidate(layout.value, choice.latency_us[layout]) for layout in ranked])
+    return candidates_to_text([CudnnPlanCandidate(layout.value, choice.latency_us[layout]) for layout in ranked])
 
 
 def _layout_from_text(text: str) -> LayoutChoice | None:

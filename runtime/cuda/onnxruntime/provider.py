@@ -91,7 +91,7 @@ class ProviderSessions:
         """
         self._driver, self._provider, self._handle = driver, provider, handle
         self._is_there: bool | None = None
-        self._opened: dict[tuple[SessionKernel, int], _Session | None] = {}
+        self._opened: dict[tuple[SessionKernel, int], _ProviderSession | None] = {}
 
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """See `Sessions`."""
@@ -102,14 +102,14 @@ class ProviderSessions:
             return host
         return _WithFallback(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
 
-    def _session(self, kernel: SessionKernel, handle: int) -> _Session | None:
+    def _session(self, kernel: SessionKernel, handle: int) -> _ProviderSession | None:
         if self._is_there is None:
             self._is_there = self._provider.is_there()
         if (kernel, handle) not in self._opened:
             self._opened[kernel, handle] = self._new_session(kernel, handle) if self._is_there else None
         return self._opened[kernel, handle]
 
-    def _new_session(self, kernel: SessionKernel, handle: int) -> _Session | None:
+    def _new_session(self, kernel: SessionKernel, handle: int) -> _ProviderSession | None:
         """A session on the provider, if necessary partly on the CPU; None if only the CPU can run it."""
         options = self._provider.with_stream(handle)
         for wholly in (True, False):
@@ -120,7 +120,7 @@ class ProviderSessions:
             except InvalidModelError:
                 continue
             if self._provider.name in session.get_providers():
-                return _Session.of(session, kernel.model, wholly=wholly, on_stream=self._provider.takes_stream)
+                return _ProviderSession.of(session, kernel.model, wholly=wholly, on_stream=self._provider.takes_stream)
             self._is_there = False  # its libraries do not load
         return None
 
@@ -145,7 +145,7 @@ def _options(*, wholly: bool) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Session:
+class _ProviderSession:
     """Attributes:
     inputs, outputs: names and ONNX element types.
     in_order: whether runs are ordered on our stream without host copies, so that the host need not synchronize.
@@ -158,7 +158,7 @@ class _Session:
     in_order: bool
 
     @classmethod
-    def of(cls, session: Any, model: bytes, *, wholly: bool, on_stream: bool) -> _Session:
+    def of(cls, session: Any, model: bytes, *, wholly: bool, on_stream: bool) -> _ProviderSession:
         graph = onnx.load_from_string(model).graph
         inputs, outputs = (
             tuple((value.name, value.type.tensor_type.elem_type) for value in values)
@@ -181,7 +181,7 @@ class _BoundRun:
     def __init__(
         self,
         driver: Driver,
-        session: _Session,
+        session: _ProviderSession,
         provider: Provider,
         reads: tuple[Tensor, ...],
         writes: tuple[Tensor, ...],

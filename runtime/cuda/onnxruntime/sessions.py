@@ -130,7 +130,7 @@ _Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Session:
+class Session:  # keys of the profile database contain the repr of kernels
     """Kernel: a small model for onnxruntime.
 
     Attributes:

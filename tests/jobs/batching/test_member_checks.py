@@ -8,7 +8,7 @@ from onnx import helper
 from small_models import chains, loaded, proto_of
 
 from iosched.jobs.batching.member_checks import check_members, member_checks
-from iosched.jobs.batching.plan import composed
+from iosched.jobs.batching.model_clusters import composed
 from iosched.models.errors import MismatchError
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

@@ -1,4 +1,4 @@
-"""A check that fails is itself a finding, and keeps no other from being run."""
+"""A check that fails is itself a finding, and keeps no other from running; a report names neither user nor hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from scripted import fire
 
 from iosched.jobs.doctor import diagnosis, installation, machine
-from iosched.jobs.doctor.diagnosis import CHECKS, DoctorRequest, Section, diagnose
+from iosched.jobs.doctor.diagnosis import CHECKS, DoctorRequest, Section, diagnose, discreet_text, home
 from iosched.models.errors import ExecutionError
 from iosched.profiler.devices.facts import Finding
 
@@ -84,3 +84,25 @@ def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     diagnose(DoctorRequest(tmp_path / "folder" / "profile.sqlite"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/ada/models/a.onnx", "~/models/a.onnx"),
+        ("in /home/ada: no space", "in ~: no space"),
+        ("/home/ada2/x", "/home/ada2/x"),
+        ("/home/ada:/home/ada/b", "~:~/b"),
+        ("get https://u:p@host.example:8080/simple, or not", "get https://..., or not"),
+        ("ray://10.0.0.1:10001", "ray://..."),
+        ("nothing to hide", "nothing to hide"),
+    ],
+)
+def test_homes_and_hosts_are_left_out(text: str, expected: str) -> None:
+    assert discreet_text(text, "/home/ada") == expected
+
+
+def test_without_a_home_paths_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/"))
+    assert home() == ""
+    assert discreet_text("/data/x", home()) == "/data/x"

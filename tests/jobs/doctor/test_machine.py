@@ -1,14 +1,20 @@
-"""The machine: what is short there is said, and what it does not tell is not known."""
+"""The machine, its variables, files of settings, profile database and kernels, as `doctor` reports them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from onnx import helper
+from small_models import loaded, proto_of
 
 from iosched.jobs.doctor import machine
-from iosched.jobs.doctor.diagnosis import DoctorRequest
+from iosched.jobs.doctor.diagnosis import DoctorRequest, Section, SettingsFile
+from iosched.jobs.doctor.machine import check_kernels, check_settings
 from iosched.profiler.devices.facts import Finding
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.schema import VERSION
+from iosched.runtime.cpu.library import available
 
 
 def findings() -> tuple[Finding, ...]:
@@ -75,3 +81,158 @@ def test_another_system_is_broken_and_what_it_does_not_tell_is_not_known(monkeyp
 def test_the_limit_of_a_container(monkeypatch: pytest.MonkeyPatch, text: str, limit: int | None) -> None:
     monkeypatch.setattr(machine, "_lines", lambda file: [text] if Path(file).name == "memory.max" else [])
     assert machine.check_machine(DoctorRequest()).values["memory_limit_nbytes"] == limit
+
+
+def test_a_sound_one(tmp_path: Path) -> None:
+    path = tmp_path / "profile.sqlite"
+    ProfileDatabase(path).close()
+    found = machine.check_database(DoctorRequest(path))
+    assert found.findings == ()
+    assert found.values == {
+        "path": str(path),
+        "exists": True,
+        "nbytes": path.stat().st_size,
+        "readable": True,
+        "writable": True,
+        "schema": VERSION,
+        "newest_schema": VERSION,
+        "intact": True,
+    }
+    known = VERSION
+    size = f"{path.stat().st_size / 2**20:.1f} MiB"
+    assert dict(found.rows)["state"] == f"{size}, readable, writable, intact, schema {known} of {known}"
+
+
+def test_one_that_is_not_there_yet_is_no_finding(tmp_path: Path) -> None:
+    found = machine.check_database(DoctorRequest(tmp_path / "a" / "b.sqlite"))
+    assert found.findings == ()
+    assert "does not exist yet" in dict(found.rows)["state"]
+
+
+def test_one_in_memory_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IOSCHED_PROFILE_DB", ":memory:")
+    assert machine.check_database(DoctorRequest()).values == {"path": None}
+    assert machine.check_database(DoctorRequest(Path(":memory:"))).values == {"path": None}
+
+
+def test_one_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "profile.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    (finding,) = machine.check_database(DoctorRequest(path)).findings
+    assert finding.is_broken
+    assert finding.where == str(path)
+    assert "damaged" in finding.what
+    assert "--profile-db" in finding.way
+
+
+def test_little_room_beside_it_is_worth_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: type("", (), {"free": 2**20}))
+    (finding,) = machine.check_database(DoctorRequest(tmp_path / "b.sqlite")).findings
+    assert "only 1 MiB" in finding.what
+    assert not finding.is_broken
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch):
+    """What is found in an environment of these variables."""
+
+    def look(**variables: str) -> Section:
+        monkeypatch.setattr(machine.os, "environ", variables)
+        return machine.check_environment(DoctorRequest())
+
+    return look
+
+
+def test_values_are_shown_of_those_that_are_known(looked) -> None:
+    found = looked(IOSCHED_PROFILE_DB="/data/p.sqlite", OMP_NUM_THREADS="2", NO_COLOR="", EDITOR="vi")
+    assert found.values["shown"] == {"IOSCHED_PROFILE_DB": "/data/p.sqlite", "OMP_NUM_THREADS": "2", "NO_COLOR": ""}
+    assert ("NO_COLOR", "set, empty") in found.rows
+    assert "EDITOR" not in repr(found)
+
+
+def test_addresses_and_unknown_variables_of_ours_are_not(looked) -> None:
+    found = looked(IOSCHED_TOKEN="hush", RAY_ADDRESS="head.example.org:6379", PIP_INDEX_URL="https://me:pw@host/")
+    assert found.values == {"shown": {}, "hidden": ["IOSCHED_TOKEN", "RAY_ADDRESS"]}
+    assert not any(word in repr(found) for word in ("hush", "example", "host/"))
+
+
+def test_nothing_set_is_said(looked) -> None:
+    assert looked().rows == (("variables", "none that affects iosched is set"),)
+
+
+@pytest.mark.parametrize(
+    "variables", [{"LD_PRELOAD": "/x.so"}, {"CUDA_VISIBLE_DEVICES": ""}, {"IOSCHED_SHARE_CORES": "1"}]
+)
+def test_what_changes_measurements_or_hides_devices_is_worth_a_remark(looked, variables: dict[str, str]) -> None:
+    (finding,) = looked(**variables).findings
+    assert [finding.where] == list(variables)
+    assert not finding.is_broken
+
+
+def test_a_gpu_that_is_chosen_is_not(looked) -> None:
+    assert looked(CUDA_VISIBLE_DEVICES="0", LD_PRELOAD="").findings == ()
+
+
+def test_without_a_model_nothing_is_opened() -> None:
+    assert check_kernels(DoctorRequest()) == Section()
+
+
+@pytest.mark.skipif(not available(), reason="there is no compiled executor")
+def test_operators_and_sessions_are_counted_apart() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", ["r", "r"], ["y"])]
+    found = check_kernels(DoctorRequest(model=loaded(proto_of(nodes, {"x": [4, 4]}, ["y"]))))
+    assert found.values == {"invoked": {"Relu": 1}, "sessions": {"MatMul": 1}}
+    assert dict(found.rows) == {"called without a session": "1: 1 Relu", "sessions": "1: 1 MatMul"}
+
+
+def test_no_file_of_settings_is_said() -> None:
+    found = check_settings(DoctorRequest())
+    assert found.values == {"files": [], "set": {}}
+    assert found.rows == (("files", "none"),)
+    assert found.findings == ()
+
+
+def test_each_file_is_told_with_what_it_sets_and_whether_that_counts() -> None:
+    files = (
+        SettingsFile("/a/iosched.toml", {"threads": 2}),
+        SettingsFile("/iosched.toml", {"threads": 4}, counts=False),
+    )
+    found = check_settings(DoctorRequest(settings=files, set_to={"threads": (2, "/a/iosched.toml")}))
+    assert found.rows == (
+        ("/a/iosched.toml", "threads = 2"),
+        ("/iosched.toml", "threads = 4; ignored: a nearer file takes precedence"),
+        ("threads", "2, from /a/iosched.toml"),
+    )
+    assert found.values["set"] == {"threads": {"value": 2, "from": "/a/iosched.toml"}}
+    assert found.findings == ()
+
+
+def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_reads_it() -> None:
+    wrong = SettingsFile("/a/iosched.toml", problem="device is not taken from here\nSet it in your own file")
+    (finding,) = check_settings(DoctorRequest(settings=(wrong,))).findings
+    assert finding.is_broken
+    assert finding.where == "/a/iosched.toml"
+    assert "device is not taken from here" in finding.what
+    assert finding.way == "Set it in your own file"
+    unread = SettingsFile("/iosched.toml", counts=False, problem="not valid TOML")
+    assert check_settings(DoctorRequest(settings=(unread,))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("threads", "two", "not a positive integer"),
+        ("threads", 0, "not a positive integer"),
+        ("device", "cpu,v1000", "unknown device 'v1000'"),
+    ],
+)
+def test_a_value_that_no_command_would_take_is_broken(key: str, value: str | int, what: str) -> None:
+    (finding,) = check_settings(DoctorRequest(set_to={key: (value, "IOSCHED_X")})).findings
+    assert (finding.where, what in finding.what) == ("IOSCHED_X", True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("threads", "2"), ("device", "auto"), ("device", "cpu,v100"), ("cluster", "x")]
+)
+def test_what_commands_take_is_fine(key: str, value: str) -> None:
+    assert check_settings(DoctorRequest(set_to={key: (value, "IOSCHED_X")})).findings == ()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from toy_study import asked, card, choices, evaluated, go_on, strategy_of
 
 from iosched.jobs.exploring.evolution import P_CROSSOVER, P_MUTATION, Genome, Parent, fitness, next_generation
-from iosched.jobs.exploring.front import Point
-from iosched.jobs.exploring.result import Feedback
+from iosched.jobs.exploring.explore_result import Feedback
+from iosched.jobs.exploring.pareto_front import Point
 from iosched.jobs.exploring.study import begun_study
 
 GENES = [f"gene{number}" for number in range(6)]

@@ -14,8 +14,8 @@ import pytest
 import toy_study
 from toy_study import asked, card, choices, evaluated, go_on, strategy_of
 
+from iosched.jobs.exploring.explore_result import Feedback
 from iosched.jobs.exploring.objectives import SAMPLER_NAMES
-from iosched.jobs.exploring.result import Feedback
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError
 

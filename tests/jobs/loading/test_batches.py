@@ -15,7 +15,7 @@ from small_models import branches, data
 import iosched
 from iosched.jobs.loading import batches as loaded_batches
 from iosched.jobs.loading.batches import LoadedBatches
-from iosched.jobs.loading.model import LoadedModel
+from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 

@@ -7,7 +7,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from iosched.jobs.loading.session import session_target
+from iosched.jobs.loading.inference_session import session_target
 from iosched.models.errors import UsageError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

@@ -10,9 +10,9 @@ from scripted import fire
 from iosched.jobs.optimizing.measured_stages import best_measured_us, measured_stages_notes
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.device import CostDetails
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.imported_stages import ImportedProfile, ImportedStages
+from iosched.profiler.devices.profiled_device import CostDetails
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule

@@ -13,9 +13,8 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cpu import open as cpu_open
 from iosched.profiler.measuring.interleaved_models import TakeRound
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, export_lines, import_lines
 from iosched.profiler.store.tables import WholeRow
-from iosched.profiler.store.transfer import export_lines, import_lines
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from thread_cluster import (
 
 from iosched.jobs.pool import transport
 from iosched.jobs.pool.cluster import ClusterPool
-from iosched.jobs.pool.messages import InterruptedTaskError, Progress, Stop, encoded
+from iosched.jobs.pool.messages import InterruptedTaskError, Progress, StopAssignment, encoded
 from iosched.jobs.pool.task import Kind
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Send
@@ -249,7 +249,7 @@ def _cannot() -> ThreadTransport:
 
 
 def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path: Path) -> None:
-    stops: list[Stop] = []
+    stops: list[StopAssignment] = []
     hangs = threading.Event()
 
     def script(talk: Talk) -> Any:

@@ -12,7 +12,7 @@ from thread_cluster import cpu_places, row, toy_facts, toy_task
 from iosched.jobs.pool import cluster, messages
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.messages import Asked, Call, Done, Measured, Opened, Progress, encoded
-from iosched.jobs.pool.task import Budget, Pending
+from iosched.jobs.pool.task import JobBudget, Pending
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.jobs.pool.transport import Command, Event, Lost, Place, Places, Said, Send, Start
 from iosched.jobs.pool.worker_slots import LONGEST_WAIT_S
@@ -222,7 +222,7 @@ def test_a_machine_that_becomes_noisy_is_left_for_a_quieter_one(
 
 def test_a_budget_counts_from_when_a_first_worker_has_the_model_open(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(3))
-    on.wanted(budget=Budget(20.0))
+    on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 100.0)
     on.lost("worker-1", 130.0)
     on.up("worker-2", 140.0)
@@ -234,7 +234,7 @@ def test_a_budget_counts_from_when_a_first_worker_has_the_model_open(scene: Call
 
 def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
-    on.wanted(budget=Budget(20.0))
+    on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 1.0)
     number = on.number("worker-1")
     on.says("worker-1", Opened(call=number), 2.0)
@@ -244,7 +244,7 @@ def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..
 
 def test_a_worker_without_a_result_is_waited_for_as_long_as_was_promised(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
-    pending = on.wanted(budget=Budget(20.0))
+    pending = on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 1.0)
     on.says("worker-1", Opened(call=on.number("worker-1")), 10.0)
     on.says("worker-1", Measured(rows=(row("stage"),)), 13.0)
@@ -259,7 +259,7 @@ def test_a_worker_without_a_result_is_waited_for_as_long_as_was_promised(scene: 
 
 def test_a_task_that_no_worker_has_begun_within_the_budget_fails_at_its_end(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
-    budget = Budget(20.0)
+    budget = JobBudget(20.0)
     first, second = (on.wanted(name=name, budget=budget) for name in "ab")
     on.up("worker-1", 1.0)
     on.says("worker-1", Opened(call=on.number("worker-1")), 10.0)

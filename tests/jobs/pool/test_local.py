@@ -15,7 +15,7 @@ from thread_cluster import finish, toy_model
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
 from iosched.jobs.pool.local import LocalPool
 from iosched.jobs.pool.messages import InterruptedTaskError, Step
-from iosched.jobs.pool.task import Context, How, Kind, Pool, Task
+from iosched.jobs.pool.task import Context, How, Kind, Task, WorkerPool
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
@@ -25,7 +25,7 @@ from iosched.profiler.store.database import ProfileDatabase
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
+def pool(tmp_path: Path) -> Iterator[WorkerPool]:
     with LocalPool(tmp_path / "p.db") as found:
         yield found
 
@@ -49,7 +49,7 @@ class Done:
         return Task(self.kind, name, toy_model("toy"), "cpu")
 
 
-def test_tasks_are_done_in_order_while_somebody_waits(pool: Pool) -> None:
+def test_tasks_are_done_in_order_while_somebody_waits(pool: WorkerPool) -> None:
     done = Done()
     first, second = (pool.submit(done.task(name)) for name in "ab")
     assert done.names == []
@@ -63,7 +63,7 @@ def test_tasks_are_done_in_order_while_somebody_waits(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("broken", UsageError), ("odd", ZeroDivisionError)])
-def test_an_error_is_the_result_of_its_task(pool: Pool, name: str, error: type[Exception]) -> None:
+def test_an_error_is_the_result_of_its_task(pool: WorkerPool, name: str, error: type[Exception]) -> None:
     done = Done()
     broken, good = pool.submit(done.task(name)), pool.submit(done.task("good"))
     assert finish(pool, good) == ["GOOD"]
@@ -71,7 +71,7 @@ def test_an_error_is_the_result_of_its_task(pool: Pool, name: str, error: type[E
         broken.result()
 
 
-def test_a_task_that_is_stopped_is_never_begun(pool: Pool) -> None:
+def test_a_task_that_is_stopped_is_never_begun(pool: WorkerPool) -> None:
     done = Done()
     first, second = (pool.submit(done.task(name)) for name in "ab")
     pool.stop(first, "now")
@@ -121,7 +121,7 @@ def test_all_that_is_measured_is_in_the_database_of_the_pool(tmp_path: Path, mon
         assert sum(1 for _ in database.rows()) >= len(stages) > 0
 
 
-def test_a_task_writes_its_model_and_says_its_steps(pool: Pool) -> None:
+def test_a_task_writes_its_model_and_says_its_steps(pool: WorkerPool) -> None:
     text = "import sys; print('{\"step\": 1, \"score\": 0.5}'); print(len(open(sys.argv[1], 'rb').read()))"
     command = ScoreCommand((sys.executable, "-c", text, "{model}"), 20.0)
     heard: list[object] = []
@@ -131,7 +131,7 @@ def test_a_task_writes_its_model_and_says_its_steps(pool: Pool) -> None:
     assert found.of[0].values["score"] > 1000, found
 
 
-def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: Pool) -> None:
+def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: WorkerPool) -> None:
     cpu, gpu = pool.target("CPU"), pool.target("V100")
     assert (cpu.device, cpu.asked, cpu.is_elsewhere, cpu.is_simulated) == ("cpu", "CPU", False, False)
     assert (gpu.device, gpu.is_simulated, gpu.rows) == ("v100", False, ())
@@ -143,7 +143,7 @@ def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: Pool) 
         pool.target("cuda:7")
 
 
-def test_a_budget_begins_at_once(pool: Pool) -> None:
+def test_a_budget_begins_at_once(pool: WorkerPool) -> None:
     assert pool.budget(None) is None
     began = time.monotonic()
     found = pool.budget(10.0)
@@ -151,7 +151,7 @@ def test_a_budget_begins_at_once(pool: Pool) -> None:
     assert began <= (found.opened_s or 0.0) <= time.monotonic()
 
 
-def test_a_stop_is_of_the_running_task_alone(pool: Pool) -> None:
+def test_a_stop_is_of_the_running_task_alone(pool: WorkerPool) -> None:
     seen: list[How | None] = []
 
     def work(name: str, here: Context) -> str:

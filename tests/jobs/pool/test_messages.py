@@ -29,7 +29,7 @@ from iosched.jobs.pool.messages import (
     SaidMessage,
     SentModel,
     Step,
-    Stop,
+    StopAssignment,
     ToldMessage,
     Unusable,
     encoded,
@@ -41,7 +41,7 @@ from iosched.jobs.pool.messages import (
 from iosched.models import errors
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.store.tables import CalibrationRow, ChoiceRow, ComparisonRow, StageRow, WholeRow
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.schedule import Division, Stage, Strategy
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
@@ -68,7 +68,7 @@ stages = st.builds(
     st.none() | st.just(Division(2, ((0,), (0, 1)))),
 )
 questions = st.lists(
-    st.builds(Question, stages, st.sampled_from(["latency", "again", "operator", "work"]), numbers), max_size=4
+    st.builds(CostQuestion, stages, st.sampled_from(["latency", "again", "operator", "work"]), numbers), max_size=4
 ).map(tuple)
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | numbers | texts,
@@ -89,7 +89,7 @@ said_messages = (
 told_messages = (
     st.builds(Call, call=calls, kind=texts, work=any_json, model=st.just(MODEL), rows=rows, asks=st.booleans())
     | st.builds(Known, call=calls, rows=rows)
-    | st.builds(Stop, call=calls, how=st.sampled_from(["best", "now", "pruned"]))
+    | st.builds(StopAssignment, call=calls, how=st.sampled_from(["best", "now", "pruned"]))
 )
 
 
@@ -104,7 +104,7 @@ def test_what_a_worker_is_told_is_read_as_it_was_written(message: ToldMessage) -
 
 
 def test_infinities_are_no_nulls() -> None:
-    question = Question(Stage(Strategy.CONCURRENT, (("a",),), predicted_us=math.inf, measured_us=None))
+    question = CostQuestion(Stage(Strategy.CONCURRENT, (("a",),), predicted_us=math.inf, measured_us=None))
     text = encoded(Asked(call=0, opening={"nothing": None, "least": -math.inf}, questions=(question,)))
     json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     message = said(text)

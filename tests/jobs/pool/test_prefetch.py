@@ -15,11 +15,11 @@ from iosched.jobs.pool.messages import (
     InterruptedTaskError,
     Known,
     SaidMessage,
-    Stop,
+    StopAssignment,
     ToldMessage,
 )
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
-from iosched.jobs.ranking.task import COST, Cost
+from iosched.jobs.ranking.rank_task import COST, Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.scheduler.schedule import Stage
@@ -103,7 +103,9 @@ def test_a_search_whose_questions_nobody_answers_measures_them_itself(alone: Mod
 
 
 def test_a_search_that_waits_is_interrupted() -> None:
-    talk = Talk(answer=lambda message: Stop(call=message.call, how="now") if isinstance(message, Asked) else None)
+    talk = Talk(
+        answer=lambda message: StopAssignment(call=message.call, how="now") if isinstance(message, Asked) else None
+    )
     with pytest.raises(InterruptedTaskError):
         cost_of(talk)
 
@@ -120,7 +122,7 @@ def test_a_stop_of_another_task_ends_no_search(alone: ModelCost) -> None:
     def stops_another(message: SaidMessage) -> ToldMessage | None:
         if not isinstance(message, Asked):
             return None
-        talk.send(Stop(call=message.call + 100, how="now"))
+        talk.send(StopAssignment(call=message.call + 100, how="now"))
         return Known(call=message.call, rows=())
 
     talk = Talk(answer=stops_another)

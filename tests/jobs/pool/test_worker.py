@@ -36,7 +36,7 @@ from iosched.jobs.pool.messages import (
     Questions,
     SaidMessage,
     Step,
-    Stop,
+    StopAssignment,
     ToldMessage,
     Unusable,
     raised,
@@ -44,7 +44,7 @@ from iosched.jobs.pool.messages import (
 from iosched.jobs.pool.sending import packed, unpacked
 from iosched.jobs.pool.worker import Worker
 from iosched.jobs.ranking.model_cost import model_cost
-from iosched.jobs.ranking.task import COST, SIMULATION, Cost
+from iosched.jobs.ranking.rank_task import COST, SIMULATION, Cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceLostError, ExecutionError, InvalidModelError, PlanError, UsageError
 from iosched.models.load import load_model
@@ -53,7 +53,7 @@ from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import CalibrationRow, Row, StageRow
-from iosched.scheduler.cost import Question
+from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -61,9 +61,9 @@ THREADS = 2
 HERE = str(Path.cwd())
 ON_CPU = OptimizeSettings(device="cpu")
 ASKED = [
-    Question(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))),
-    Question(Stage(Strategy.CONCURRENT, (("fs",),)), "work"),
-    Question(Stage(Strategy.CONCURRENT, (("fs",),)), "again"),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("fs",),)), "work"),
+    CostQuestion(Stage(Strategy.CONCURRENT, (("fs",),)), "again"),
 ]
 
 
@@ -93,7 +93,7 @@ def same(one: OptimizeResult, other: OptimizeResult) -> bool:
     return replace(one, **alike) == replace(other, **alike)
 
 
-def asked(*questions: Question) -> Questions:
+def asked(*questions: CostQuestion) -> Questions:
     return Questions(OpenSettings(threads=THREADS), questions)
 
 
@@ -174,7 +174,7 @@ def test_a_model_stays_open_for_the_next_packet(talk: Talk, monkeypatch: pytest.
 
 
 def test_a_question_that_no_stage_of_the_model_is_in_is_left_out(talk: Talk) -> None:
-    unknown = Question(Stage(Strategy.CONCURRENT, (("nobody",),)))
+    unknown = CostQuestion(Stage(Strategy.CONCURRENT, (("nobody",),)))
     assert talk(QUESTIONS, asked(unknown, ASKED[0]), fire()) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_plan_that_fails_on_a_worker_is_contained_there(talk: Talk, monkeypatc
 
 def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured: list[int]) -> None:
     def stop_soon(message: SaidMessage) -> ToldMessage | None:
-        return Stop(call=0, how="best") if len(measured) == 3 and isinstance(message, Measured) else None
+        return StopAssignment(call=0, how="best") if len(measured) == 3 and isinstance(message, Measured) else None
 
     talk.answer = stop_soon
     found = talk(OPTIMIZE, Optimize(ON_CPU), fire())
@@ -231,7 +231,7 @@ def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured:
 
 
 def test_an_interruption_without_a_result_is_an_error_of_its_own(talk: Talk, measured: list[int]) -> None:
-    talk.answer = lambda message: Stop(call=0, how="now") if len(measured) == 3 else None
+    talk.answer = lambda message: StopAssignment(call=0, how="now") if len(measured) == 3 else None
     with pytest.raises(InterruptedTaskError):
         talk(OPTIMIZE, Optimize(ON_CPU), fire())
     talk.answer = lambda message: None
@@ -239,7 +239,7 @@ def test_an_interruption_without_a_result_is_an_error_of_its_own(talk: Talk, mea
 
 
 def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
-    talk.send(Stop(call=0, how="now"))
+    talk.send(StopAssignment(call=0, how="now"))
     with pytest.raises(InterruptedTaskError):
         talk(OPTIMIZE, Optimize(ON_CPU), fire())
 
@@ -369,14 +369,14 @@ STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' 
 
 
 def test_a_score_command_is_ended_where_the_driver_says_so(talk: Talk) -> None:
-    talk.answer = lambda message: Stop(call=0, how="pruned") if isinstance(message, Step) else None
+    talk.answer = lambda message: StopAssignment(call=0, how="pruned") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
     assert talk.all(Step)[0] == Step(call=0, step=0, value=0.5)
 
 
 def test_a_score_command_that_is_told_to_end_has_no_score(talk: Talk) -> None:
-    talk.answer = lambda message: Stop(call=0, how="now") if isinstance(message, Step) else None
+    talk.answer = lambda message: StopAssignment(call=0, how="now") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosched.jobs.ranking.model_cost import LEAST_MODELS, Calibration, calibrated
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 
 FACTORS = st.floats(0.2, 5.0)
 

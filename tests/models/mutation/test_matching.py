@@ -6,7 +6,7 @@ from onnx import helper
 from small_models import data, proto_of, weight
 
 from iosched.models.load import load_model
-from iosched.models.mutation.graph import GraphView, view_of
+from iosched.models.mutation.graph_view import GraphView, view_of
 from iosched.models.mutation.mutator import Match, by_name, by_type, chain
 
 node = helper.make_node

@@ -14,7 +14,7 @@ from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit, Question
-from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.graph_view import GraphView
 from iosched.models.mutation.mutator import Match, OperatorMutator, Targets, by_name, by_type, chain
 from iosched.models.mutation.record import MUTATION_KEY, record_of
 from iosched.models.mutation.variant import replay, variant_of

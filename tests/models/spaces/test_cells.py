@@ -53,7 +53,7 @@ def test_the_output_of_cells_is_their_unread_states(name: str, states: tuple[int
 
 
 def test_concatenated_operations_are_brought_back_to_the_cells_width() -> None:
-    block = nasnet.Block(("before", "now"), ("identity", "conv_3x3"), "concat")
+    block = nasnet.CellBlock(("before", "now"), ("identity", "conv_3x3"), "concat")
     cells = nasnet.Cells(normal=(block,), reduction=(block,))
     model = load_model(data(nasnet.draw(Network("one"), cells, 32)))
     assert model.graph.tensor["cell1/block1/concat"].shape == (1, 32, 16, 16)

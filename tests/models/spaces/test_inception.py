@@ -12,7 +12,7 @@ from small_models import data
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Question
-from iosched.models.mutation.graph import view_of
+from iosched.models.mutation.graph_view import view_of
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE, InceptionMutator
 from iosched.models.zoo.network import Network

@@ -11,7 +11,7 @@ from small_models import data
 
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
-from iosched.models.mutation.graph import view_of
+from iosched.models.mutation.graph_view import view_of
 from iosched.models.spaces.pelee import SPACE
 from iosched.models.spaces.redraw import Redraw
 from iosched.models.spaces.space import Space, find_space

@@ -12,7 +12,7 @@ from iosched.profiler.baselines import openvino
 from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino import library
-from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.openvino.openvino_model import OpenvinoModel
 
 
 @NEEDS_OPENVINO

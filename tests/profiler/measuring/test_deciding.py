@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.profiler.measuring.deciding import ERROR, LEAST_ROUNDS, NARROWED, Session, Trial, lasting_interval, shares
+from iosched.profiler.measuring.deciding import (
+    ERROR,
+    LEAST_ROUNDS,
+    NARROWED,
+    SampledRounds,
+    Trial,
+    lasting_interval,
+    shares,
+)
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
@@ -16,12 +24,12 @@ OURS = {"found": 0.5, "greedy": 0.5}
 PLAIN = ("reference", "openvino")
 
 
-def session(count: int, load: Interference = Interference(), **latency_us: float) -> Session:  # noqa: B008 - frozen
+def session(count: int, load: Interference = Interference(), **latency_us: float) -> SampledRounds:  # noqa: B008 - frozen
     samples_us = {name: (us,) * count for name, us in latency_us.items()}
-    return Session(samples_us, samples_us, (load,) * count)
+    return SampledRounds(samples_us, samples_us, (load,) * count)
 
 
-def trial(*sessions: Session) -> Trial:
+def trial(*sessions: SampledRounds) -> Trial:
     return Trial(sessions, OURS, PLAIN)
 
 
@@ -63,7 +71,7 @@ def test_days_of_different_speed_are_not_mixed_up() -> None:
 def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: float) -> None:
     """What may be called faster has little of it; what is called slower or equal ships nothing of ours."""
     times = {"found": (1.0,) * len(ratios), "reference": tuple(ratios)}
-    rounds = Session(times, times, (Interference(),) * len(ratios))
+    rounds = SampledRounds(times, times, (Interference(),) * len(ratios))
     found = Trial((rounds,), {"found": share}, ("reference",)).speedup("reference", "found")
     assert found is not None
     assert found.low == min(found.value, lasting_interval(ratios, ERROR * share)[0])
@@ -142,9 +150,9 @@ def test_an_answer_depends_on_the_rounds_and_not_on_how_they_are_divided(
     assert (divided.verdict, divided.chosen, divided.wanted) == (whole.verdict, whole.chosen, whole.wanted)
 
 
-def _session(rounds: list[dict[str, float]]) -> Session:
+def _session(rounds: list[dict[str, float]]) -> SampledRounds:
     samples_us = {name: tuple(each[name] for each in rounds) for name in rounds[0]}
-    return Session(samples_us, samples_us, (Interference(),) * len(rounds))
+    return SampledRounds(samples_us, samples_us, (Interference(),) * len(rounds))
 
 
 @given(st.integers(0, 50), st.integers(1, 3), st.integers(0, 3))

@@ -21,10 +21,9 @@ import pytest
 from iosched.models.errors import DeviceError, ResourceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store import database, schema
-from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
+from iosched.profiler.store.database import ProfileDatabase, default_path, device_key, export_lines, import_lines
 from iosched.profiler.store.errors import explained
 from iosched.profiler.store.tables import ComparisonRow
-from iosched.profiler.store.transfer import export_lines, import_lines
 
 CPU = device_key("cpu", "Some CPU", precision="float32", threads=2, versions={"onnxruntime": "1.31.1"})
 GPU = device_key("cuda", "Some GPU", precision="float16", threads=4, versions={"cudnn": "9"})

@@ -10,23 +10,22 @@ from pathlib import Path
 import pytest
 from scripted import fire
 
-from iosched.profiler.measuring.deciding import Session
+from iosched.profiler.measuring.deciding import SampledRounds
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.store import latencies
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, export_lines, import_lines
 from iosched.profiler.store.latencies import ModelLatencies
-from iosched.profiler.store.transfer import export_lines, import_lines
 
 WAYS = {"iosched": "found", "sequential": "in turn", "reference": "onnxruntime"}
 SETTINGS = {"reference": "one thread"}
 
 
-def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Interference = Interference()) -> Session:  # noqa: B008 - frozen
+def rounds(*latencies_us: float, ways: dict[str, str] = WAYS, load: Interference = Interference()) -> SampledRounds:  # noqa: B008 - frozen
     samples_us = {
         name: tuple(place * latency for latency in latencies_us) for place, name in enumerate(ways, 1)
     }  # fmt: skip
     rested_us = {name: tuple(us + 0.5 for us in each) for name, each in samples_us.items()}
-    return Session(samples_us, rested_us, (load,) * len(latencies_us), (None, *[1.5] * (len(latencies_us) - 1)))
+    return SampledRounds(samples_us, rested_us, (load,) * len(latencies_us), (None, *[1.5] * (len(latencies_us) - 1)))
 
 
 @pytest.fixture

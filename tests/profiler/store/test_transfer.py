@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store.database import ProfileDatabase, device_key
+from iosched.profiler.store.database import LONGEST_LINE, ProfileDatabase, device_key, export_lines, import_lines
 from iosched.profiler.store.tables import (
     ROW_TYPES,
     CalibrationRow,
@@ -27,7 +27,6 @@ from iosched.profiler.store.tables import (
     columns_of,
     table_of,
 )
-from iosched.profiler.store.transfer import LONGEST_LINE, export_lines, import_lines
 
 CPU = device_key("cpu", "Some CPU", precision="mixed", threads=2, versions={"onnxruntime": "1.31.1"})
 GPU = device_key("cuda", "Some GPU", precision="fp16", threads=8, versions={"cudnn": "9"})

@@ -17,11 +17,11 @@ from quantized import quantized
 from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.calls import Call, assign_lanes, overlap, steps_of
+from iosched.runtime.cpu.calls import NodeCall, assign_lanes, overlap, steps_of
 from iosched.runtime.cpu.kernel_graph import node_work_us
 from iosched.runtime.cpu.optimized import build_kernel_graph
-from iosched.runtime.plan import ExecutionPlan, Space, View, Wait
-from iosched.runtime.waits import Step, find_waits, input_spaces
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, View, Wait
+from iosched.runtime.waits import LaneStep, find_waits, input_spaces
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 
@@ -43,11 +43,11 @@ def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:
     return View(buffer, "uint8", (nbytes,), offset, nbytes)
 
 
-def call(lane: int, reads: list[View], writes: list[View]) -> Call:
-    return Call(0, lane, 0, None, False, tuple((v.buffer, v) for v in reads), tuple((v.buffer, v) for v in writes))
+def call(lane: int, reads: list[View], writes: list[View]) -> NodeCall:
+    return NodeCall(0, lane, 0, None, False, tuple((v.buffer, v) for v in reads), tuple((v.buffer, v) for v in writes))
 
 
-def waits_of(calls: list[Call], lanes: int) -> list[tuple[Wait, ...]]:
+def waits_of(calls: list[NodeCall], lanes: int) -> list[tuple[Wait, ...]]:
     return find_waits(steps_of(calls), lanes)
 
 
@@ -72,7 +72,7 @@ def test_overwriting_waits_for_readers_and_writers() -> None:
 
 def test_in_place_operand_is_an_input() -> None:
     adds = [call(0, [seen("a"), seen("b")], [seen("a")]), call(0, [seen("a")], [seen("c")])]
-    assert input_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
+    assert input_spaces(steps_of(adds)) == {"a": MemorySpace.INOUT, "b": MemorySpace.INPUT}
 
 
 def test_implied_waits_are_omitted() -> None:
@@ -96,7 +96,7 @@ def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
 
 
 def test_a_barrier_is_waited_for_whatever_it_touches() -> None:
-    steps = [Step(0, (), ()), Step(1, (), ()), Step(2, (), (), stage=1), Step(0, (), (), stage=1)]
+    steps = [LaneStep(0, (), ()), LaneStep(1, (), ()), LaneStep(2, (), (), stage=1), LaneStep(0, (), (), stage=1)]
     assert find_waits(steps, 3, barriers=True) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
 
 

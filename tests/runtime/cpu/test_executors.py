@@ -27,7 +27,7 @@ from iosched.runtime.cpu.kernels import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 
 needs_native = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
 EXECUTORS = [pytest.param(NativeExecutor, marks=needs_native, id="native"), pytest.param(PythonExecutor, id="python")]
@@ -68,11 +68,13 @@ def seen(name: str, shape: tuple[int, ...] = (16,), dtype: str = "float32", offs
     return View(name, dtype, shape, offset, int(np.prod(shape)) * np.dtype(dtype).itemsize)
 
 
-def task(name: str, kernel: int, reads: list[View], writes: list[View], *waits: tuple[int, int]) -> Task:
-    return Task(name, kernel, tuple(reads), tuple(writes), tuple(Wait(*wait) for wait in waits))
+def task(name: str, kernel: int, reads: list[View], writes: list[View], *waits: tuple[int, int]) -> PlanTask:
+    return PlanTask(name, kernel, tuple(reads), tuple(writes), tuple(Wait(*wait) for wait in waits))
 
 
-def planned(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer], outputs: tuple[View, ...] = ()) -> CheckedPlan:
+def planned(
+    lanes: Sequence[Sequence[PlanTask]], buffers: Sequence[Buffer], outputs: tuple[View, ...] = ()
+) -> CheckedPlan:
     frozen = tuple(map(tuple, lanes))
     return CheckedPlan(ExecutionPlan(frozen, *arena.place(frozen, buffers), outputs))
 
@@ -82,7 +84,7 @@ def with_outputs(checked: CheckedPlan, *outputs: View) -> CheckedPlan:
 
 
 X = np.linspace(-2, 3, 16, dtype=np.float32)
-XY = (Buffer("x", Space.INPUT, 64), Buffer("y", Space.OUTPUT, 64))
+XY = (Buffer("x", MemorySpace.INPUT, 64), Buffer("y", MemorySpace.OUTPUT, 64))
 
 
 def diamond() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
@@ -94,7 +96,7 @@ def diamond() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
         ),
         (task("square", 1, [seen("x"), seen("x")], [seen("s")]),),
     )
-    buffers = (*XY, Buffer("d", Space.ARENA, 64), Buffer("s", Space.ARENA, 64))
+    buffers = (*XY, Buffer("d", MemorySpace.ARENA, 64), Buffer("s", MemorySpace.ARENA, 64))
     return planned(lanes, buffers), (binary("Add"), binary("Mul"))
 
 
@@ -120,7 +122,7 @@ def library_between_lanes() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
             task("again", 0, [seen("m"), seen("m")], [seen("e")], (0, 2)),
         ),
     )
-    buffers = (*XY, *(Buffer(name, Space.ARENA, 64) for name in "dsme"))
+    buffers = (*XY, *(Buffer(name, MemorySpace.ARENA, 64) for name in "dsme"))
     return planned(lanes, buffers), (binary("Add"), binary("Mul"), spanning)
 
 
@@ -164,7 +166,7 @@ def test_a_chain_across_lanes_counts_every_step(executor: AnyExecutor, lanes: in
         other = (i - 1) % lanes
         waits = [(other, len(tasks[other]))] if i and lanes > 1 else []
         tasks[i % lanes].append(task(after, 0, [seen(before), seen("x")], [seen(after)], *waits))
-    buffers = (*XY, *(Buffer(f"t{i}", Space.ARENA, 64) for i in range(length - 1)))
+    buffers = (*XY, *(Buffer(f"t{i}", MemorySpace.ARENA, 64) for i in range(length - 1)))
     plan = planned(tasks, buffers)
     assert plan.plan.arena_nbytes == 128
     expected = X.copy()
@@ -190,7 +192,7 @@ def test_convolutions_write_slices_with_shared_weights(executor: AnyExecutor, lo
     half = seen("y", (1, 4, 6, 6)), seen("y", (1, 4, 6, 6), offset=4 * 36 * 4)
     source = seen("x", (1, 4, 6, 6))
     lanes = ((task("top", 0, [source], [half[0]]),), (task("bottom", 1, [source], [half[1]]),))
-    buffers = (Buffer("x", Space.INPUT, x.nbytes), Buffer("y", Space.OUTPUT, 2 * x.nbytes))
+    buffers = (Buffer("x", MemorySpace.INPUT, x.nbytes), Buffer("y", MemorySpace.OUTPUT, 2 * x.nbytes))
     plan = planned(lanes, buffers, (seen("y", (1, 8, 6, 6)),))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -213,7 +215,8 @@ def test_an_output_written_in_parts_needs_its_shape(executor: AnyExecutor) -> No
         task("b", 0, [seen("x"), seen("x")], [seen("y", offset=64)]),
     )
     plan = planned(
-        (lane,), (Buffer("x", Space.INPUT, 64), Buffer("y", Space.OUTPUT, 128), Buffer("z", Space.OUTPUT, 0))
+        (lane,),
+        (Buffer("x", MemorySpace.INPUT, 64), Buffer("y", MemorySpace.OUTPUT, 128), Buffer("z", MemorySpace.OUTPUT, 0)),
     )
     with pytest.raises(ValueError, match="shape of its output 'y'"):
         executor(plan, [binary("Add")])
@@ -229,7 +232,7 @@ def test_other_number_types(executor: AnyExecutor, dtype: str) -> None:
     x = np.arange(16).astype(dtype)
     nbytes = x.nbytes
     lane = (task("y", 0, [seen("x", dtype=dtype), seen("x", dtype=dtype)], [seen("y", dtype=dtype)]),)
-    plan = planned((lane,), (Buffer("x", Space.INPUT, nbytes), Buffer("y", Space.OUTPUT, nbytes)))
+    plan = planned((lane,), (Buffer("x", MemorySpace.INPUT, nbytes), Buffer("y", MemorySpace.OUTPUT, nbytes)))
     with executor(plan, [binary("Mul", dtype)]) as ready:
         np.testing.assert_array_equal(ready.run({"x": x})["y"], x * x)
 
@@ -240,7 +243,7 @@ def test_booleans_scalars_and_empty_tensors(executor: AnyExecutor) -> None:
     kernels = [program(nodes, {"a": ("bool", shape)}, {"c": ("bool", shape)}) for shape in ((3,), (), (0, 2))]
     shapes: list[tuple[int, ...]] = [(3,), (), (0, 2)]
     lane = [task(f"y{i}", i, [seen(f"x{i}", s, "bool")], [seen(f"y{i}", s, "bool")]) for i, s in enumerate(shapes)]
-    spaces = {"x": Space.INPUT, "y": Space.OUTPUT}
+    spaces = {"x": MemorySpace.INPUT, "y": MemorySpace.OUTPUT}
     sized = [(i, int(np.prod(shape))) for i, shape in enumerate(shapes)]
     buffers = [Buffer(f"{k}{i}", space, nbytes) for k, space in spaces.items() for i, nbytes in sized]
     inputs = {"x0": np.array([True, False, True]), "x1": np.array(True), "x2": np.zeros((0, 2), np.bool_)}
@@ -254,7 +257,11 @@ def test_booleans_scalars_and_empty_tensors(executor: AnyExecutor) -> None:
 @both
 def test_copies(executor: AnyExecutor) -> None:
     lane = (task("a", 0, [seen("x")], [seen("a")]), task("y", 0, [seen("a", (8,), offset=32)], [seen("y", (8,))]))
-    buffers = (Buffer("x", Space.INPUT, 64), Buffer("y", Space.OUTPUT, 32), Buffer("a", Space.ARENA, 64))
+    buffers = (
+        Buffer("x", MemorySpace.INPUT, 64),
+        Buffer("y", MemorySpace.OUTPUT, 32),
+        Buffer("a", MemorySpace.ARENA, 64),
+    )
     with executor(planned((lane,), buffers), [Copy()]) as ready:
         np.testing.assert_array_equal(ready.run({"x": X})["y"], X[8:])
 
@@ -267,7 +274,7 @@ def nonzero() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
     )
     found, as_float = View("i", "int64", None), View("f", "float32", None)
     lanes = ((task("i", 0, [seen("x")], [found]),), (task("f", 1, [found], [as_float], (0, 1)),))
-    buffers = (XY[0], Buffer("i", Space.DYNAMIC, 0), Buffer("f", Space.DYNAMIC, 0))
+    buffers = (XY[0], Buffer("i", MemorySpace.DYNAMIC, 0), Buffer("f", MemorySpace.DYNAMIC, 0))
     return planned(lanes, buffers, (found, as_float)), (find, cast)
 
 
@@ -303,7 +310,7 @@ def test_inner_sequence_and_dynamic_read_with_static_write(executor: AnyExecutor
     ]
     held = View("s", "seq(tensor(float))", None)
     lanes = ((task("s", 0, [seen("x")], [held]),), (task("y", 1, [held], [seen("y")], (0, 1)),))
-    plan = planned(lanes, (*XY, Buffer("s", Space.DYNAMIC, 0)), (seen("y"),))
+    plan = planned(lanes, (*XY, Buffer("s", MemorySpace.DYNAMIC, 0)), (seen("y"),))
     with executor(plan, kernels) as ready:
         np.testing.assert_array_equal(ready.run({"x": X})["y"], X)
     if executor is PythonExecutor:
@@ -324,7 +331,7 @@ def test_strings_go_through_python() -> None:
     node = onnx.helper.make_node("Identity", ["a"], ["c"])
     kernel = program([node], {"a": ("string", (2,))}, {"c": ("string", (2,))})
     lane = (task("y", 0, [View("x", "string", (2,))], [View("y", "string", (2,))]),)
-    plan = ExecutionPlan((lane,), (Buffer("x", Space.INPUT, 0), Buffer("y", Space.DYNAMIC, 0)), 0)
+    plan = ExecutionPlan((lane,), (Buffer("x", MemorySpace.INPUT, 0), Buffer("y", MemorySpace.DYNAMIC, 0)), 0)
     assert not supports(plan)
     with PythonExecutor(CheckedPlan(plan), [kernel]) as ready:
         assert ready.run({"x": np.array(["one", "two"])})["y"].tolist() == ["one", "two"]
@@ -345,13 +352,13 @@ def test_an_error_in_the_middle_stops_all_lanes_and_leaves_the_executor_usable(
     )
     index = seen("i", dtype="int64")
     order = [failing_lane, (failing_lane + 1) % 3, (failing_lane + 2) % 3]
-    lanes: list[list[Task]] = [[], [], []]
+    lanes: list[list[PlanTask]] = [[], [], []]
     lanes[order[0]].append(task("pick", 1, [seen("x"), index], [seen("a")]))
     lanes[order[1]].append(task("b", 0, [seen("a"), seen("a")], [seen("b")], (order[0], 1)))
     lanes[order[2]].append(task("y", 0, [seen("b"), seen("b")], [seen("y")], (order[1], 1)))
     lanes[order[0]].append(task("z", 0, [seen("y"), seen("y")], [seen("z")], (order[2], 1)))
-    arrays = (*XY, Buffer("i", Space.INPUT, 128), Buffer("z", Space.OUTPUT, 64))
-    plan = planned(lanes, (*arrays, Buffer("a", Space.ARENA, 64), Buffer("b", Space.ARENA, 64)))
+    arrays = (*XY, Buffer("i", MemorySpace.INPUT, 128), Buffer("z", MemorySpace.OUTPUT, 64))
+    plan = planned(lanes, (*arrays, Buffer("a", MemorySpace.ARENA, 64), Buffer("b", MemorySpace.ARENA, 64)))
     good, bad = np.arange(16), np.full(16, 99)
     with executor(plan, [binary("Add"), gather]) as ready:
         for _ in range(20):
@@ -515,8 +522,8 @@ def test_lanes_that_share_a_core_leave_it_to_each_other() -> None:
     """They wait without spinning, as do threads that have nothing to do: these use less of the processors' time."""
     first, second = task("0", 0, [seen("x"), seen("x")], [seen("s")]), task("1", 0, [seen("s"), seen("x")], [seen("y")])
     lanes = [[first], *([replace(second, name=str(n), writes=(seen(f"y{n}"),), waits=(Wait(0, 1),))] for n in range(3))]
-    outputs = [Buffer(f"y{n}", Space.OUTPUT, 64) for n in range(3)]
-    plan = planned(lanes, [XY[0], Buffer("s", Space.ARENA, 64), *outputs])
+    outputs = [Buffer(f"y{n}", MemorySpace.OUTPUT, 64) for n in range(3)]
+    plan = planned(lanes, [XY[0], Buffer("s", MemorySpace.ARENA, 64), *outputs])
 
     def busy_s(cpus: list[int]) -> float:
         with NativeExecutor(plan, (binary("Add"),), cpus=cpus) as ready:
@@ -636,7 +643,7 @@ NUMPY = (np.add, np.multiply, np.minimum)
 
 
 def random_plan(nodes: list[tuple[int, int, int]], lane_of: list[int], n_lanes: int) -> CheckedPlan:
-    lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
+    lanes: list[list[PlanTask]] = [[] for _ in range(n_lanes)]
     step: list[int] = []
     names = ["x", *(f"t{i}" for i in range(len(nodes) - 1)), "y"]
     for index, (kernel, *operands) in enumerate(nodes):
@@ -648,7 +655,7 @@ def random_plan(nodes: list[tuple[int, int, int]], lane_of: list[int], n_lanes: 
         lane = lanes[lane_of[index]]
         lane.append(task(names[index + 1], kernel, reads, [seen(names[index + 1])], *need.items()))
         step.append(len(lane))
-    return planned(lanes, (*XY, *(Buffer(name, Space.ARENA, 64) for name in names[1:-1])))
+    return planned(lanes, (*XY, *(Buffer(name, MemorySpace.ARENA, 64) for name in names[1:-1])))
 
 
 @needs_native

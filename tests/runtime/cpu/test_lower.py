@@ -22,7 +22,7 @@ from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import HazardError, check, happens_before
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import ExecutionPlan, Space
+from iosched.runtime.plan import ExecutionPlan, MemorySpace
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
 
@@ -90,7 +90,7 @@ def apart(plan: ExecutionPlan) -> bool:
 def test_moving_a_buffer_onto_a_live_one_is_refused() -> None:
     with CpuBackend(loaded(branches()), lanes=1) as backend:
         plan = plan_of(backend, "greedy")
-    arena = [buffer for buffer in plan.buffers if buffer.space is Space.ARENA]
+    arena = [buffer for buffer in plan.buffers if buffer.space is MemorySpace.ARENA]
     tasks = plan.lanes[0]
     live = next(
         (read.buffer, write.buffer)
@@ -99,7 +99,7 @@ def test_moving_a_buffer_onto_a_live_one_is_refused() -> None:
     )  # fmt: skip
     offset = next(buffer.offset for buffer in arena if buffer.name == live[0])
     moved = tuple(replace(b, offset=offset) if b.name == live[1] else b for b in plan.buffers)
-    nbytes = max(b.offset + b.nbytes for b in moved if b.space is Space.ARENA)
+    nbytes = max(b.offset + b.nbytes for b in moved if b.space is MemorySpace.ARENA)
     with pytest.raises(HazardError):
         check(replace(plan, buffers=moved, arena_nbytes=max(nbytes, plan.arena_nbytes)))
 
@@ -163,7 +163,7 @@ def test_a_call_that_reads_a_buffer_of_which_the_run_wrote_a_part_is_a_task_of_i
 def test_arena_is_shared_by_tensors_that_do_not_live_together() -> None:
     with CpuBackend(zoo_model("light_squeezenet"), lanes=2) as backend:
         plan = plan_of(backend, "sequential")
-    total = sum(buffer.nbytes for buffer in plan.buffers if buffer.space is Space.ARENA)
+    total = sum(buffer.nbytes for buffer in plan.buffers if buffer.space is MemorySpace.ARENA)
     assert plan.arena_nbytes < total / 2
 
 

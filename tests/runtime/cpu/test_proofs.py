@@ -24,10 +24,10 @@ from iosched.runtime.cpu.kernels import ELEMENT_TYPE, InvokedNode, Program, invo
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
 from iosched.runtime.cpu.native_kernels import RuntimeHandle, operator
-from iosched.runtime.cpu.proofs import Candidate, proven
+from iosched.runtime.cpu.proofs import ProofCandidate, proven
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
 from iosched.scheduler.baselines import greedy, sequential
 
 OPSETS = {"": 17, "com.microsoft": 1, "com.microsoft.nchwc": 1}
@@ -60,8 +60,8 @@ def lent(runtime: NativeRuntime) -> RuntimeHandle:
     return RuntimeHandle(runtime.library, runtime.handle.pointer)
 
 
-def candidate(runtime: NativeRuntime, program: Program, node: InvokedNode) -> Candidate:
-    return Candidate(program, node, operator(lent(runtime), node))
+def candidate(runtime: NativeRuntime, program: Program, node: InvokedNode) -> ProofCandidate:
+    return ProofCandidate(program, node, operator(lent(runtime), node))
 
 
 pytestmark = pytest.mark.skipif(not available(), reason="there is no compiled executor")
@@ -217,7 +217,7 @@ def test_operators_slower_without_session_keep_it(runtime: NativeRuntime, monkey
 def believing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything counts as proven."""
 
-    def believed(_: RuntimeHandle, candidates: list[proofs.Candidate]) -> frozenset[bytes]:
+    def believed(_: RuntimeHandle, candidates: list[proofs.ProofCandidate]) -> frozenset[bytes]:
         return frozenset(each.invoked.signature for each in candidates)
 
     monkeypatch.setattr(native, "proven", believed)
@@ -228,8 +228,8 @@ def ready(case: str, shape: tuple[int, ...], result: tuple[int, ...]) -> NativeE
     node, reads, writes, constants = CASES[case]
     program = program_of(node, floats(reads), floats(writes), constants)
     views = floats({"x": shape, "y": result})
-    buffers = (Buffer("x", Space.INPUT, views["x"].nbytes), Buffer("y", Space.OUTPUT, views["y"].nbytes))
-    task = Task("a task", 0, (views["x"],), (views["y"],))
+    buffers = (Buffer("x", MemorySpace.INPUT, views["x"].nbytes), Buffer("y", MemorySpace.OUTPUT, views["y"].nbytes))
+    task = PlanTask("a task", 0, (views["x"],), (views["y"],))
     plan = CheckedPlan(ExecutionPlan(((task,),), buffers, 0))
     return NativeExecutor(plan, [replace(program, invoked=of(case))])
 
@@ -346,7 +346,7 @@ def test_proofs_are_kept_for_the_next_process_and_broken_lines_are_passed_over(
     model = loaded(branches())
     asked: list[int] = []
 
-    def counted(lent: RuntimeHandle, candidates: list[proofs.Candidate]) -> frozenset[bytes]:
+    def counted(lent: RuntimeHandle, candidates: list[proofs.ProofCandidate]) -> frozenset[bytes]:
         asked.append(len(candidates))
         return proven(lent, candidates)
 

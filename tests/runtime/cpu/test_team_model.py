@@ -25,7 +25,7 @@ from iosched.runtime.divided_sessions import open_shared
 from iosched.runtime.executor import Requests
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View, Wait
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.schedule import Schedule
@@ -178,16 +178,16 @@ def two_lanes(images: int) -> ExecutionPlan:
     results = [replace(view, buffer="y") for view in halves]
     lanes = tuple(
         (
-            Task(f"half {lane}", 0, (halves[lane],), (parts[lane],)),
-            Task(f"other {lane}", 1, (parts[1 - lane],), (results[lane],), (Wait(1 - lane, 1),)),
+            PlanTask(f"half {lane}", 0, (halves[lane],), (parts[lane],)),
+            PlanTask(f"other {lane}", 1, (parts[1 - lane],), (results[lane],), (Wait(1 - lane, 1),)),
         )
         for lane in (0, 1)
     )
     whole = View("x", "float32", (images, 2), nbytes=nbytes)
     buffers = (
-        Buffer("x", Space.INPUT, nbytes),
-        Buffer("a", Space.ARENA, nbytes),
-        Buffer("y", Space.OUTPUT, nbytes),
+        Buffer("x", MemorySpace.INPUT, nbytes),
+        Buffer("a", MemorySpace.ARENA, nbytes),
+        Buffer("y", MemorySpace.OUTPUT, nbytes),
     )
     return ExecutionPlan(lanes, buffers, nbytes, outputs=(replace(whole, buffer="y"),), inputs=(whole,))
 
@@ -217,7 +217,7 @@ def test_without_the_wait_between_pieces_the_check_fails() -> None:
 
 def test_teams_have_no_byte_of_the_arena_in_common() -> None:
     plan = composed(Teams(1, 3, 2), 6)
-    parts = sorted((each.offset, each.offset + each.nbytes) for each in plan.buffers if each.space is Space.ARENA)
+    parts = sorted((each.offset, each.offset + each.nbytes) for each in plan.buffers if each.space is MemorySpace.ARENA)
     assert len(parts) == 3
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(parts))
     assert not any(
@@ -244,6 +244,6 @@ def test_an_array_may_be_called_as_a_buffer_would_be() -> None:
 
 def test_tensors_of_unknown_size_are_refused() -> None:
     plan = two_lanes(1)
-    dynamic = replace(plan, buffers=(*plan.buffers, Buffer("found", Space.DYNAMIC, 0)))
+    dynamic = replace(plan, buffers=(*plan.buffers, Buffer("found", MemorySpace.DYNAMIC, 0)))
     with pytest.raises(UsageError, match="'found'"):
         in_teams({1: TeamPlan(dynamic)}, Teams(1, 1, 1).pieces(2), frozenset("x"))

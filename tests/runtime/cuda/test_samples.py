@@ -14,9 +14,9 @@ from iosched.models.model import Model
 from iosched.runtime.cuda import kernels
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision, SessionKernel, SourceKernel
-from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
-from iosched.runtime.plan import Task
+from iosched.runtime.plan import PlanTask
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PRECISIONS
 
@@ -29,7 +29,7 @@ def lowered(model: Model, precision: str) -> Lowering:
     return backend.lower_fused(sequential(backend.graph))
 
 
-def tasks_of(lowering: Lowering, kernel: str) -> list[Task]:
+def tasks_of(lowering: Lowering, kernel: str) -> list[PlanTask]:
     return [task for task in lowering.plan.tasks if type(lowering.kernels[task.kernel]).__name__ == kernel]
 
 

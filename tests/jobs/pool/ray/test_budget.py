@@ -15,7 +15,7 @@ from scripted import fire_proto
 
 from iosched.cli.main import cli
 from iosched.jobs.pool import cluster as pool_cluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.runtime.cores import cpu_count
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(cpu_count() < 2, reason="needs two cores")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iosched.jobs.pool.ray.address import LocalCluster, RunningCluster
-from iosched.jobs.pool.ray.transport import environment
+from iosched.jobs.pool.ray.ray_transport import environment
 
 THEIRS = {"RAY_ADDRESS": "ray://head:10001", "RAY_AUTH_TOKEN": "theirs", "RAY_USE_TLS": "1", "PATH": "/bin"}
 

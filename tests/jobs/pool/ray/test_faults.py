@@ -18,7 +18,7 @@ from iosched.jobs.optimize_task import optimize_on
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
 from iosched.jobs.pool.ray.address import LocalCluster
 from iosched.jobs.pool.ray.places import local_places
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.timeouts import Timeouts
 from iosched.models.load import load_model
 from iosched.models.version import iosched_version
@@ -124,7 +124,7 @@ def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
     first, second = local_places(2, 1)
     both = replace(first, cores=first.cores + second.cores)
     places = (first, replace(second, node="other"), both)
-    monkeypatch.setattr("iosched.jobs.pool.ray.transport.local_places", lambda *_: places)
+    monkeypatch.setattr("iosched.jobs.pool.ray.ray_transport.local_places", lambda *_: places)
     killer = Killer(path, lambda transport: None, "ray_workers:unlike")
     with opened(killer) as pool:
         assert optimized(pool).measured_us is not None

@@ -19,7 +19,7 @@ from small_models import branches
 from toy_space import SPACE
 
 from iosched.jobs.explore import explore
-from iosched.jobs.exploring.settings import ExploreSettings
+from iosched.jobs.exploring.explore_settings import ExploreSettings
 from iosched.jobs.matrix import MatrixSettings, matrix
 from iosched.jobs.observer import Interrupt, Observer
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -28,7 +28,7 @@ from iosched.jobs.optimize_task import optimize_on
 from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.pool.cluster import ClusterPool, PoolStatus
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.rank import RankSettings, rank
 from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.load import load_model, read_unbound

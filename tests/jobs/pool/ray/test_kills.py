@@ -19,7 +19,7 @@ from thread_cluster import KEY, Kept
 
 from iosched.jobs.pool.cluster import ClusterPool
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 from iosched.jobs.pool.task import Pending
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count

@@ -21,7 +21,7 @@ GONE_WITHIN_S = 30.0
 DRIVER = """
 import sys, time
 from iosched.jobs.pool.ray.address import LocalCluster
-from iosched.jobs.pool.ray.transport import RayTransport
+from iosched.jobs.pool.ray.ray_transport import RayTransport
 transport = RayTransport(LocalCluster(1), made_by="ray_workers:Standin")
 while not transport.receive(1.0):
     pass

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
-from iosched.jobs.pool.ray.places import Node, gpu_key, named, nodes_of, places_on, request
+from iosched.jobs.pool.ray.places import ClusterNode, gpu_key, named, nodes_of, places_on, request
 from iosched.jobs.pool.transport import Place
 from iosched.profiler.devices.gpus import known_gpus
 
@@ -21,7 +21,7 @@ def node(host: str, number: str = "a1b2c3d4", alive: bool = True, **resources: f
     return {"NodeID": number, "Alive": alive, **address, "Resources": {"node:10.0.0.1": 1.0, **told}}
 
 
-def found(*nodes: dict[str, Any]) -> dict[Place, Node]:
+def found(*nodes: dict[str, Any]) -> dict[Place, ClusterNode]:
     living = nodes_of(nodes)
     return places_on(living, named(living, {}))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.pool.ray.reach import UnreachedError, check, known_address, patiently
+from iosched.jobs.pool.ray.reach import ClusterUnreachableError, check, known_address, patiently
 
 
 def test_auto_means_the_cluster_that_the_environment_names() -> None:
@@ -23,7 +23,7 @@ def test_else_the_one_that_this_machine_was_made_a_part_of(tmp_path: Path, named
 
 def test_else_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(
-        UnreachedError, match="no Ray cluster is known on this machine: start one with `ray start --head`"
+        ClusterUnreachableError, match="no Ray cluster is known on this machine: start one with `ray start --head`"
     ):
         known_address({"RAY_TMPDIR": str(tmp_path)})
 
@@ -33,13 +33,13 @@ def test_something_has_to_listen_there() -> None:
         port = server.getsockname()[1]
         check(f"127.0.0.1:{port}")
         check(f"ray://127.0.0.1:{port}")
-    with pytest.raises(UnreachedError, match=f"no Ray cluster at ray://127.0.0.1:{port}: connection refused"):
+    with pytest.raises(ClusterUnreachableError, match=f"no Ray cluster at ray://127.0.0.1:{port}: connection refused"):
         check(f"ray://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["nonsense", "local", "head:port"])
 def test_what_the_environment_names_may_be_no_address(address: str) -> None:
-    with pytest.raises(UnreachedError, match="is no address of a cluster"):
+    with pytest.raises(ClusterUnreachableError, match="is no address of a cluster"):
         check(address)
 
 
@@ -71,7 +71,9 @@ def test_but_not_for_ever() -> None:
     assert head.failures == [ABORTED]
 
 
-@pytest.mark.parametrize("error", [ConnectionError("ray client connection timeout"), UnreachedError("none"), OSError()])
+@pytest.mark.parametrize(
+    "error", [ConnectionError("ray client connection timeout"), ClusterUnreachableError("none"), OSError()]
+)
 def test_nor_where_nothing_says_that_it_may_help(error: Exception) -> None:
     with pytest.raises(type(error)):
         patiently(Head(error).connect)

@@ -13,11 +13,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from iosched.jobs.pool.ray import child
 from iosched.jobs.pool.ray.child import Workers
-from iosched.jobs.pool.ray.places import Node
+from iosched.jobs.pool.ray.places import ClusterNode
 from iosched.jobs.pool.transport import Event, Lost, Place, Said, Send, Start
 
 PLACE = Place("box", "10.0.0.1", "cpu")
-NODES = {PLACE: Node("ab" * 28, "box", "10.0.0.1", {})}
+NODES = {PLACE: ClusterNode("ab" * 28, "box", "10.0.0.1", {})}
 UNAVAILABLE = ActorUnavailableError("it is temporarily unavailable", None)
 
 

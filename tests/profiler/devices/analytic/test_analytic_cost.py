@@ -16,12 +16,12 @@ from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.constants import (
-    CALIBRATION,
-    CALIBRATIONS,
+    LAUNCH_CONSTANTS,
     LEAST_NODE_US,
     MOST_NODE_US,
     NODE_US,
-    Calibration,
+    STREAM_LAUNCHES,
+    LaunchConstants,
     in_graph,
 )
 from iosched.profiler.devices.analytic.kernels import Product, Stream, kernels_of
@@ -133,14 +133,14 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
 @given(
     small_graphs(),
     st.sampled_from(gpu_keys()),
-    st.sampled_from(list(CALIBRATIONS.values())),
+    st.sampled_from(list(LAUNCH_CONSTANTS.values())),
     st.sampled_from([Pruning(3, 8), Pruning(None, None)]),
 )
 def test_bounds_of_a_block_are_as_tight_as_can_be(
-    graph: ComputationGraph, name: str, calibration: Calibration, pruning: Pruning
+    graph: ComputationGraph, name: str, launches: LaunchConstants, pruning: Pruning
 ) -> None:
     """No bound exceeds the latency of its stage, nor that of the block the latency of its best schedule."""
-    cost = AnalyticCost(graph, gpu(name), calibration=calibration)
+    cost = AnalyticCost(graph, gpu(name), launches=launches)
     names = tuple(graph.by_name)
     lattice = build(relation(graph, names), pruning)
 
@@ -217,8 +217,8 @@ def test_equal_keys_are_equal_latencies_whatever_the_names_and_the_order() -> No
 
 
 def test_small_kernels_run_in_the_shadow_of_each_other_and_large_ones_do_not() -> None:
-    small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"), calibration=CALIBRATION)
-    large = AnalyticCost(branches(2, 512, 112), gpu("v100"), calibration=CALIBRATION)
+    small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"), launches=STREAM_LAUNCHES)
+    large = AnalyticCost(branches(2, 512, 112), gpu("v100"), launches=STREAM_LAUNCHES)
 
     def gain(cost: AnalyticCost) -> float:
         return cost.stage_latency_us(Stage(CONCURRENT, (("0", "1"),))) / cost.stage_latency_us(side_by_side("0", "1"))
@@ -246,7 +246,9 @@ def test_a_merge_does_all_the_arithmetic_of_its_parts() -> None:
 def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
     def latency_us(channels: int, group: int) -> float:
         graph = branches(1, channels, 112, group=group, kernel=5)  # which Winograd's algorithms do not compute
-        return AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - CALIBRATIONS["graph"].kernel_us
+        return (
+            AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - LAUNCH_CONSTANTS["graph"].kernel_us
+        )
 
     assert latency_us(256, 2) == pytest.approx(latency_us(256, 1) / 2, rel=0.02)
     assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.15)  # larger tiles load less
@@ -254,12 +256,12 @@ def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
 
 def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
     graph = branches(8, 8, 4)
-    idle = replace(CALIBRATION, issue_us=0.0)
+    idle = replace(STREAM_LAUNCHES, issue_us=0.0)
 
-    started = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION).stage_latency_us(side_by_side(*"01234567"))
-    hindered = AnalyticCost(graph, gpu("v100"), calibration=idle).stage_latency_us(side_by_side(*"01234567"))
+    started = AnalyticCost(graph, gpu("v100"), launches=STREAM_LAUNCHES).stage_latency_us(side_by_side(*"01234567"))
+    hindered = AnalyticCost(graph, gpu("v100"), launches=idle).stage_latency_us(side_by_side(*"01234567"))
 
-    assert started == pytest.approx(8 * (CALIBRATION.issue_us + CALIBRATION.fork_us))
+    assert started == pytest.approx(8 * (STREAM_LAUNCHES.issue_us + STREAM_LAUNCHES.fork_us))
     assert hindered < started
 
 
@@ -276,9 +278,9 @@ def test_a_merge_pays_for_the_padding_of_small_kernels() -> None:
 
 def test_groups_that_do_not_fit_into_the_l2_together_hinder_each_other() -> None:
     graph = branches(4, 64, 56, group=64)
-    fast = replace(CALIBRATION, window=10.0, issue_us=0.0)  # so that depthwise convolutions are bound by memory
-    small = AnalyticCost(graph, replace(gpu("v100"), l2_nbytes=2 * 2**20), calibration=fast)
-    large = AnalyticCost(graph, replace(gpu("v100"), l2_nbytes=64 * 2**20), calibration=fast)
+    fast = replace(STREAM_LAUNCHES, window=10.0, issue_us=0.0)  # so that depthwise convolutions are bound by memory
+    small = AnalyticCost(graph, replace(gpu("v100"), l2_nbytes=2 * 2**20), launches=fast)
+    large = AnalyticCost(graph, replace(gpu("v100"), l2_nbytes=64 * 2**20), launches=fast)
 
     assert small.stage_latency_us(side_by_side("0")) == large.stage_latency_us(side_by_side("0"))
     assert small.stage_latency_us(side_by_side(*"0123")) > large.stage_latency_us(side_by_side(*"0123"))
@@ -344,17 +346,17 @@ def test_unknown_shapes_and_foreign_operators_still_cost_a_launch() -> None:
 
 
 def test_a_calibration_replaces_the_constants() -> None:
-    slow = Calibration(kernel_us=100.0, issue_us=0.0, fork_us=0.0, tuned=1.0, window=0.02, interference=0.7)
+    slow = LaunchConstants(kernel_us=100.0, issue_us=0.0, fork_us=0.0, tuned=1.0, window=0.02, interference=0.7)
 
-    assert AnalyticCost(branches(1), gpu("v100"), calibration=slow).stage_latency_us(side_by_side("0")) > 100
+    assert AnalyticCost(branches(1), gpu("v100"), launches=slow).stage_latency_us(side_by_side("0")) > 100
 
 
 @given(small_graphs(), st.sampled_from(gpu_keys()))
 def test_a_graph_launches_no_stage_slower_than_streams_do_and_slower_nodes_make_slower_stages(
     graph: ComputationGraph, name: str
 ) -> None:
-    launches = [in_graph(LEAST_NODE_US), in_graph(NODE_US), in_graph(MOST_NODE_US), CALIBRATION]
-    costs = [AnalyticCost(graph, gpu(name), calibration=calibration) for calibration in launches]
+    launches = [in_graph(LEAST_NODE_US), in_graph(NODE_US), in_graph(MOST_NODE_US), STREAM_LAUNCHES]
+    costs = [AnalyticCost(graph, gpu(name), launches=each) for each in launches]
 
     for size in (1, 2, 3):
         for names in combinations([operator.name for operator in graph.operators], size):
@@ -367,10 +369,10 @@ def test_what_runs_on_the_gpu_is_the_same_however_it_is_launched() -> None:
     graph = branches(2, 256)
     one, both = side_by_side("0"), side_by_side("0", "1")
     graphs, streams = (
-        AnalyticCost(graph, gpu("v100"), calibration=CALIBRATIONS[name]) for name in ("graph", "streams")
+        AnalyticCost(graph, gpu("v100"), launches=LAUNCH_CONSTANTS[name]) for name in ("graph", "streams")
     )
 
-    saved = CALIBRATION.kernel_us - NODE_US
+    saved = STREAM_LAUNCHES.kernel_us - NODE_US
 
     assert graphs.busy_us(both) == streams.busy_us(both)
     assert streams.stage_latency_us(one) - graphs.stage_latency_us(one) == pytest.approx(saved)
@@ -380,7 +382,7 @@ def test_greedy_is_worse_than_sequential_where_streams_launch_short_kernels_and_
     """SqueezeNet in figure 6 of Ding et al., MLSys 2021, and what Opara's repository has of GoogLeNet in graphs."""
     graph = network("squeezenet")
     graphs, streams = (
-        AnalyticCost(graph, gpu("v100"), calibration=CALIBRATIONS[name]) for name in ("graph", "streams")
+        AnalyticCost(graph, gpu("v100"), launches=LAUNCH_CONSTANTS[name]) for name in ("graph", "streams")
     )
 
     assert streams.schedule_latency_us(greedy(graph)) > streams.schedule_latency_us(sequential(graph))
@@ -394,7 +396,7 @@ PUBLISHED_MS = {"squeezenet": (0.86, 0.98, 0.73), "inception_v3": (6.51, 4.62, 4
 def test_latencies_on_the_v100_are_near_the_published_ones(name: str) -> None:
     """Figure 6 of Ding et al., MLSys 2021: the sequential and the greedy schedule, and the one that they found."""
     graph = network(name)
-    cost = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION)
+    cost = AnalyticCost(graph, gpu("v100"), launches=STREAM_LAUNCHES)
     schedules: list[Schedule] = [sequential(graph), greedy(graph), search(graph, cost).schedule]
 
     predicted = [cost.schedule_latency_us(schedule) / 1000 for schedule in schedules]

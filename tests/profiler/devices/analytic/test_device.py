@@ -18,7 +18,7 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATION
+from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.resolve import recorded
 from iosched.runtime.compare import compare
@@ -119,7 +119,7 @@ def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:
 def streams_us(result: OptimizeResult) -> float:
     gpu = gpu_named("v100")
     assert gpu is not None
-    return AnalyticCost(fire().graph, gpu, calibration=CALIBRATION).schedule_latency_us(result.schedule)
+    return AnalyticCost(fire().graph, gpu, launches=STREAM_LAUNCHES).schedule_latency_us(result.schedule)
 
 
 def test_the_launch_is_taken_and_recorded(settings: OptimizeSettings) -> None:

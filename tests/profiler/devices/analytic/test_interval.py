@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from iosched.profiler.devices.analytic.uncertainty import (
     NORMAL,
+    ErrorShare,
     PartKind,
-    Share,
     Spread,
     Sum,
     around,
     deviation,
     weights,
 )
-from iosched.profiler.devices.device import LEVEL
+from iosched.profiler.devices.profiled_device import LEVEL
 from iosched.profiler.measuring.statistics import Interval
 
 KINDS: tuple[PartKind, ...] = ("convolution", "product", "elementwise", "depthwise", "launches", "side_by_side")
 parts = st.floats(0.0, 0.5)
 shares = st.lists(
-    st.builds(Share, st.sampled_from(KINDS), st.builds(Spread, parts, parts), st.floats(-1.0, 1.0)), max_size=8
+    st.builds(ErrorShare, st.sampled_from(KINDS), st.builds(Spread, parts, parts), st.floats(-1.0, 1.0)), max_size=8
 )
 sums = st.builds(
     lambda by_part_us, rest_us: Sum(sum(by_part_us.values()) + rest_us, by_part_us),
@@ -35,7 +35,7 @@ sums = st.builds(
 
 
 @given(shares)
-def test_the_deviation_is_that_of_errors_drawn_at_random(found: list[Share]) -> None:
+def test_the_deviation_is_that_of_errors_drawn_at_random(found: list[ErrorShare]) -> None:
     rng = np.random.default_rng(0)
     shared = {kind: rng.standard_normal(20_000) for kind in KINDS}
     drawn = np.zeros(20_000)
@@ -48,7 +48,7 @@ def test_the_deviation_is_that_of_errors_drawn_at_random(found: list[Share]) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_own_errors_even_out_in_a_sum_and_shared_ones_do_not(kind: PartKind) -> None:
     def of(n: int) -> float:
-        return deviation([Share(kind, Spread(0.1, 0.2), 1 / n)] * n)
+        return deviation([ErrorShare(kind, Spread(0.1, 0.2), 1 / n)] * n)
 
     assert of(1) == pytest.approx((0.1**2 + 0.2**2) ** 0.5)
     assert of(1) > of(4) > of(10_000) > 0.1
@@ -56,7 +56,7 @@ def test_own_errors_even_out_in_a_sum_and_shared_ones_do_not(kind: PartKind) -> 
 
 
 def test_kinds_share_nothing() -> None:
-    both = [Share("product", Spread(0.3, 0.0), 0.5), Share("convolution", Spread(0.4, 0.0), 0.5)]
+    both = [ErrorShare("product", Spread(0.3, 0.0), 0.5), ErrorShare("convolution", Spread(0.4, 0.0), 0.5)]
     assert deviation(both) == pytest.approx(0.25)
 
 

@@ -22,12 +22,12 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import MeasuredFactor, ScaledCost, Scaling, scaling
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.device import AttachedModel
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.imported_stages import ImportedStages
+from iosched.profiler.devices.measured_costs import known_us
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import AttachedModel
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition

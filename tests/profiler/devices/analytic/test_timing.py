@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iosched.profiler.devices.analytic.constants import TILES, UNMEASURED
-from iosched.profiler.devices.analytic.kernels import Product, Window
-from iosched.profiler.devices.analytic.timing import Machine
+from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Product
+from iosched.profiler.devices.analytic.timing import KernelTimer
 from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
 from iosched.scheduler.precision import PRECISIONS, PrecisionName
 
@@ -29,7 +29,7 @@ def matmul(rows: int, columns: int, inner: int, count: int = 1, transposed: bool
 
 def convolution(images: int, channels: int, filters: int, size: int, taps: int = 9, winograd: bool = True) -> Product:
     rows = images * size**2
-    window = Window(images, size, size, taps, winograd)
+    window = ConvolutionGeometry(images, size, size, taps, winograd)
     moved = 4 * rows * (channels + filters)
     return Product(rows, filters, channels * taps, 1, moved, 4 * channels * taps * filters, window)
 
@@ -48,13 +48,13 @@ PRODUCTS = st.builds(matmul, SIZES, SIZES, SIZES, st.integers(1, 64)) | st.build
 def test_a_kernel_takes_at_least_as_long_as_it_would_fill_the_gpu(
     product: Product, name: str, precision: PrecisionName
 ) -> None:
-    alone_us, busy_us = Machine(gpu(name), precision).time(product)
+    alone_us, busy_us = KernelTimer(gpu(name), precision).time(product)
 
     assert alone_us >= busy_us > 0
 
 
 @st.composite
-def machines_and_twice_the_work(draw: Callable) -> tuple[Machine, Product, Product]:
+def machines_and_twice_the_work(draw: Callable) -> tuple[KernelTimer, Product, Product]:
     """A kernel, and the same with one of its sizes doubled.
 
     Where tensor cores may compute it, its channels come in eights. Others are filled up by a copy, which twice as many
@@ -77,13 +77,13 @@ def machines_and_twice_the_work(draw: Callable) -> tuple[Machine, Product, Produ
     )
     doubled = draw(st.sampled_from(sorted(sizes)))
     shrink, rested_us = 0.5 if precision == "fp16" else 1.0, draw(st.sampled_from([0.0, 364.0]))
-    machine = Machine(gpu(draw(st.sampled_from(gpu_keys()))), precision, shrink, rested_us)
+    machine = KernelTimer(gpu(draw(st.sampled_from(gpu_keys()))), precision, shrink, rested_us)
     return machine, make(**sizes, **kind), make(**{**sizes, doubled: 2 * sizes[doubled]}, **kind)
 
 
 @given(machines_and_twice_the_work())
-@example((Machine(gpu("t4")), matmul(5, 8, 3, 11), matmul(10, 8, 3, 11)))
-def test_twice_the_work_takes_no_less_time(case: tuple[Machine, Product, Product]) -> None:
+@example((KernelTimer(gpu("t4")), matmul(5, 8, 3, 11), matmul(10, 8, 3, 11)))
+def test_twice_the_work_takes_no_less_time(case: tuple[KernelTimer, Product, Product]) -> None:
     """Waves, filled tiles and split inner dimensions make steps; none of them is downwards."""
     machine, once, twice = case
 
@@ -94,7 +94,7 @@ def test_twice_the_work_takes_no_less_time(case: tuple[Machine, Product, Product
 def test_no_tile_is_faster_at_the_power_limit_than_the_one_taken(product: Product, name: str) -> None:
     def latency_us(*tiles: tuple[int, int]) -> float:
         attained = replace(UNMEASURED, tiles=(("linear", tiles),))
-        return Machine(gpu(name), attained=attained).time(product).alone_us
+        return KernelTimer(gpu(name), attained=attained).time(product).alone_us
 
     assert latency_us(*TILES) == min(map(latency_us, TILES))
 
@@ -104,14 +104,14 @@ def test_half_a_gpu_is_not_faster(product: Product, part: str) -> None:
     whole = gpu("t4")
     half = replace(whole, **{part: getattr(whole, part) / 2})
 
-    assert Machine(half).time(product).alone_us >= Machine(whole).time(product).alone_us * (1 - 1e-9)
+    assert KernelTimer(half).time(product).alone_us >= KernelTimer(whole).time(product).alone_us * (1 - 1e-9)
 
 
 def test_large_products_come_near_the_peak_where_power_allows() -> None:
     large = matmul(8192, 8192, 8192)
     hungry = replace(gpu("v100"), power_watts=10_000.0)
 
-    attained = flops(large) / Machine(hungry, attained=UNMEASURED).time(large).alone_us / 1e6
+    attained = flops(large) / KernelTimer(hungry, attained=UNMEASURED).time(large).alone_us / 1e6
 
     assert 0.8 * hungry.fp32_tflops < attained < hungry.fp32_tflops
 
@@ -119,7 +119,7 @@ def test_large_products_come_near_the_peak_where_power_allows() -> None:
 def test_a_t4_cannot_hold_its_clock_but_for_a_moment() -> None:
     """Measured: 3.7 of 8.1 TFLOPS in large products, and two thirds of the peak in those of a quarter millisecond."""
     large, short = matmul(8192, 8192, 8192), matmul(1024, 1024, 512)
-    busy, rested = Machine(gpu("t4")), Machine(gpu("t4"), rested_us=400.0)
+    busy, rested = KernelTimer(gpu("t4")), KernelTimer(gpu("t4"), rested_us=400.0)
 
     assert 3.0 < flops(large) / busy.time(large).alone_us / 1e6 < 4.5
     assert rested.time(short).alone_us < 0.8 * busy.time(short).alone_us
@@ -128,7 +128,7 @@ def test_a_t4_cannot_hold_its_clock_but_for_a_moment() -> None:
 
 def test_winograd_computes_3x3_convolutions_faster_than_the_peak_of_their_definition() -> None:
     by_winograd, by_definition = convolution(32, 512, 512, 28), convolution(32, 512, 512, 28, winograd=False)
-    machine = Machine(gpu("v100"))
+    machine = KernelTimer(gpu("v100"))
 
     assert flops(by_winograd) / machine.time(by_winograd).alone_us / 1e6 > gpu("v100").fp32_tflops
     assert flops(by_definition) / machine.time(by_definition).alone_us / 1e6 < gpu("v100").fp32_tflops
@@ -136,7 +136,7 @@ def test_winograd_computes_3x3_convolutions_faster_than_the_peak_of_their_defini
 
 def test_one_tile_more_than_there_are_sms_begins_a_wave() -> None:
     """A convolution of 128 channels makes tiles of 128 pixels, and its inner dimension is not split."""
-    machine = Machine(replace(gpu("v100"), sms=4))
+    machine = KernelTimer(replace(gpu("v100"), sms=4))
 
     def latency_us(tiles: int) -> float:
         return machine.time(convolution(tiles, 512, 512, 8, winograd=False)).alone_us
@@ -149,11 +149,11 @@ def test_one_tile_more_than_there_are_sms_begins_a_wave() -> None:
 def test_a_long_inner_dimension_is_split_over_idle_sms() -> None:
     few_results, one_sm = matmul(128, 128, 65_536), replace(gpu("v100"), sms=1)
 
-    assert 30 * Machine(gpu("v100")).time(few_results).alone_us < Machine(one_sm).time(few_results).alone_us
+    assert 30 * KernelTimer(gpu("v100")).time(few_results).alone_us < KernelTimer(one_sm).time(few_results).alone_us
 
 
 def test_tensor_cores_take_channels_in_eights() -> None:
-    machine = Machine(gpu("t4"), "fp16", 0.5)
+    machine = KernelTimer(gpu("t4"), "fp16", 0.5)
     odd, even = convolution(8, 3, 61, 112), convolution(8, 8, 64, 112)
 
     assert machine.time(odd).alone_us > machine.time(even).alone_us
@@ -164,7 +164,7 @@ def test_rows_on_many_pages_slow_down_only_what_came_before_volta() -> None:
     strided = replace(plain, transposed=True)
 
     def slower(name: str) -> float:
-        machine = Machine(gpu(name), attained=UNMEASURED)
+        machine = KernelTimer(gpu(name), attained=UNMEASURED)
         return machine.time(strided).alone_us / machine.time(plain).alone_us
 
     assert slower("p100") > 1.5
@@ -174,4 +174,4 @@ def test_rows_on_many_pages_slow_down_only_what_came_before_volta() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("sizes", [(0, 16, 16), (16, 3, 0), (3, 0, 16)])
 def test_of_no_values_is_no_error(precision: PrecisionName, sizes: tuple[int, int, int]) -> None:
-    assert Machine(gpu("a100"), precision).time(matmul(*sizes)).alone_us > 0
+    assert KernelTimer(gpu("a100"), precision).time(matmul(*sizes)).alone_us > 0

@@ -18,7 +18,7 @@ from small_models import models, proto_of
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
-from iosched.profiler.devices.analytic.constants import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US, Known
+from iosched.profiler.devices.analytic.constants import LAUNCH_CONSTANTS, LEAST_NODE_US, MOST_NODE_US, NODE_US, Known
 from iosched.profiler.devices.analytic.kernels import Kernel
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import (
@@ -52,7 +52,7 @@ def cost_of(
 ) -> AnalyticCost:
     found = gpu_named(gpu)
     assert found is not None
-    return AnalyticCost(zoo_model(network, batch).graph, found, precision, calibration=CALIBRATIONS[launch])
+    return AnalyticCost(zoo_model(network, batch).graph, found, precision, launches=LAUNCH_CONSTANTS[launch])
 
 
 @cache
@@ -90,7 +90,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, slow: Kernel, by: float) -> None:
         work = priced(gpu, kernel)
         if kernel != slow:
             return work
-        launch_us, times = gpu.calibration.kernel_us, 1 + by
+        launch_us, times = gpu.launches.kernel_us, 1 + by
         return replace(
             work,
             path_us=launch_us + times * (work.path_us - launch_us),
@@ -107,7 +107,7 @@ def check_shares(cost: AnalyticCost, stage: Stage, monkeypatch: pytest.MonkeyPat
     for kernel, share_us in cost.shares_us(stage).items():
         with monkeypatch.context() as patched:
             slow_down(patched, kernel, 1e-7)
-            slower = AnalyticCost(cost.graph, cost.gpu, calibration=cost.modelled.calibration)
+            slower = AnalyticCost(cost.graph, cost.gpu, launches=cost.modelled.launches)
             grown_us = slower.stage_latency_us(stage) - latency_us
         assert grown_us / 1e-7 == pytest.approx(share_us, rel=1e-3, abs=1e-3)
 
@@ -123,13 +123,11 @@ def test_a_share_is_by_how_much_a_stage_grows_with_a_kernel(
 
 def without_spill_us(cost: AnalyticCost, stage: Stage) -> float:
     """The latency of a stage of several groups if all that they read and write fitted into the L2 cache."""
-    calibration = cost.modelled.calibration
+    launches = cost.modelled.launches
     groups = [replace(stage, groups=(group,)) for group in stage.groups]
     busy_us = sum(map(cost.busy_us, groups))
-    ends = [
-        cost.stage_latency_us(group) + calibration.interference * (busy_us - cost.busy_us(group)) for group in groups
-    ]
-    return calibration.fork_us * len(groups) + max(busy_us, *ends)
+    ends = [cost.stage_latency_us(group) + launches.interference * (busy_us - cost.busy_us(group)) for group in groups]
+    return launches.fork_us * len(groups) + max(busy_us, *ends)
 
 
 def test_a_share_includes_what_a_kernel_spills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +314,7 @@ def test_scaling_makes_a_latency_longer_and_known_no_better() -> None:
 def test_every_schedule_of_every_model_has_an_interval(model: onnx.ModelProto, device: str, launch: LaunchName) -> None:
     graph, gpu = load_model(model.SerializeToString(), name="random").graph, gpu_named(device)
     assert gpu is not None
-    cost = AnalyticCost(graph, gpu, calibration=CALIBRATIONS[launch])
+    cost = AnalyticCost(graph, gpu, launches=LAUNCH_CONSTANTS[launch])
     at = AnalyticUncertainty(cost, launch)
     schedules = [tuple(find(graph).stages) for find in (sequential, greedy)]
     for of in schedules:

@@ -17,7 +17,6 @@ from small_models import loaded, proto_of, weight
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.divisions import (
     LEAST_GAIN,
     MOST_OTHERS,
@@ -27,6 +26,7 @@ from iosched.profiler.devices.cpu.divisions import (
     makespan_us,
 )
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
+from iosched.profiler.devices.measured_costs import known_us
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend

@@ -14,10 +14,10 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import PlanError
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of
 from iosched.profiler.devices.cpu.measured_cost import STAGE_SETTINGS, CpuStageCost
+from iosched.profiler.devices.measured_costs import known_us
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.profiler.store.database import ProfileDatabase

@@ -15,7 +15,7 @@ from small_models import branches
 
 from iosched.jobs.selftest import SelfTest, selftest
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.cuda import checks as checks_module
+from iosched.profiler.devices.cuda import gpu_checks as checks_module
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Gpu
 from iosched.runtime.cuda.kernels.add import AddN

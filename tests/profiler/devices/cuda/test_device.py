@@ -30,7 +30,7 @@ from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.trials import Trials
+from iosched.runtime.cuda.part_timer import PartTimer
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -127,9 +127,9 @@ def test_the_faster_layout_is_found_once_and_run_without_timing(
 ) -> None:
     """On a V100 NHWC is preferred for float32; here NCHW is faster, since nothing is converted."""
     trials: list[int] = []
-    in_turn = Trials.interleaved_us
+    in_turn = PartTimer.interleaved_us
     monkeypatch.setattr(
-        Trials, "interleaved_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1]
+        PartTimer, "interleaved_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1]
     )
     gpu = HostGpu(0, "Host 1000", {"cudnn": "90"}, HostDriver(gpu=Gpu(capability=70, processors=80)))
     monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)

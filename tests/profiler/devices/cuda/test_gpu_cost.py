@@ -51,7 +51,7 @@ def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) ->
 def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_are_infinite(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("iosched.runtime.cuda.lower.network.lower_merged", lambda *_: None)
+    monkeypatch.setattr("iosched.runtime.cuda.lower.lowered_model.lower_merged", lambda *_: None)
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(fire(), database)
         assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("fc",),))) == 0

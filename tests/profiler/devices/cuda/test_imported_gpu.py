@@ -29,12 +29,11 @@ from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.cuda.imported_gpu import imported_profile
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, export_lines, import_lines
 from iosched.profiler.store.tables import ChoiceRow, Row, StageRow
-from iosched.profiler.store.transfer import export_lines, import_lines
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key, layout_key
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
@@ -257,7 +256,7 @@ def test_choices_between_kernels_come_with_the_profile(tmp_path: Path, monkeypat
 def test_a_model_is_lowered_as_where_the_gpu_is(make: Callable[[], Model], precision: PrecisionName) -> None:
     """With whatever was chosen there: the layout, and operators of one kernel or two."""
     model, gpu = make(), HostGpu(0, NAME, {"cudnn": "91002"}, HostDriver(gpu=V100))
-    network = Network(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
+    network = LoweredModel(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
     other = network.in_layout(next(each for each in Layout if each is not network.layout))
     stages = [*sequential(model.graph).stages, *greedy(model.graph).stages]
     key, keys = gpu.key(precision), []

@@ -17,7 +17,7 @@ import pytest
 from fake_cudnn import Tensor
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.graph import Epilogue, GpuDescription, is_aligned, load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import Epilogue, GpuDescription, is_aligned, load_cudnn
 from iosched.runtime.cuda.cudnn.plans import (
     TENSOR_CORES,
     TRANSFORMS,

@@ -15,8 +15,8 @@ from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, copied_in, 
 from iosched.runtime.cuda.cudnn.plans import BuiltCudnnPlan, build_cudnn_plans
 from iosched.runtime.cuda.kernel import H100, CudnnKernel, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import PrecisionName
@@ -205,7 +205,7 @@ def test_there_is_a_choice_where_one_tuned_plan_copies_no_tensors() -> None:
 def test_no_guess_copies_tensors_in_the_layout_that_is_preferred(precision: PrecisionName) -> None:
     target, layout = desk_cudnn.described(), preferred_layout(precision, H100)
     for batch in (1, 8):
-        lowering = lower(Network(fire(batch), Precision(precision), layout), sequential(fire(batch).graph))
+        lowering = lower(LoweredModel(fire(batch), Precision(precision), layout), sequential(fire(batch).graph))
         for task in (task for lane in lowering.plan.lanes for task in lane):
             kernel = lowering.kernels[task.kernel]
             if isinstance(kernel, CudnnKernel):

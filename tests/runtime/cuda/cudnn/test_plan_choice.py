@@ -14,7 +14,7 @@ from host_driver import Event, Graph, HostDriver, HostMemory, Operation, Stream
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.runtime.cuda.cudnn import fastest
 from iosched.runtime.cuda.cudnn.chooser import (
-    Candidate,
+    CudnnPlanCandidate,
     candidates_from_text,
     candidates_to_text,
     names_from_text,
@@ -485,7 +485,7 @@ def test_choices_are_read_as_they_were_written() -> None:
     names = {"b": "eng3_k2=1", "a": "eng0"}
     assert names_to_text(names) == "a: eng0, b: eng3_k2=1"
     assert names_from_text(names_to_text(names)) == names
-    candidates = (Candidate("eng3_k2=1", 2.5), Candidate("eng0"))
+    candidates = (CudnnPlanCandidate("eng3_k2=1", 2.5), CudnnPlanCandidate("eng0"))
     assert candidates_from_text(candidates_to_text(candidates)) == candidates
 
 

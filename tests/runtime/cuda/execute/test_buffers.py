@@ -24,7 +24,7 @@ from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.buffers import FlushedWeights, flush_nbytes, flushed_weights
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
-from iosched.runtime.plan import Space, View
+from iosched.runtime.plan import MemorySpace, View
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -133,7 +133,7 @@ def compiled(found: CudaBackend, stage: Stage) -> CudaExecutor:
 
 
 def weights_nbytes(executor: CudaExecutor) -> int:
-    return sum(buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT)
+    return sum(buffer.nbytes for buffer in executor._plan.buffers if buffer.space is MemorySpace.WEIGHT)
 
 
 @pytest.mark.parametrize("copies", [1, 4, 24])
@@ -194,7 +194,7 @@ def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, FlushedWeig
 
 def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
     executor, cold = copied(3)
-    sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT}
+    sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is MemorySpace.WEIGHT}
     assert len(cold.addresses) == 3
     places = [executor._buffers.addresses, *cold.addresses]
     for name, nbytes in sizes.items():

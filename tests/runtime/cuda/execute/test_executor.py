@@ -22,8 +22,8 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower, lower_stage
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower, lower_stage
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy, sequential
@@ -49,7 +49,7 @@ def callers(model: Model, inputs: dict[str, np.ndarray], executor: CudaExecutor)
 def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
     model = fire(batch=2)
     inputs = random_inputs(model.graph.inputs)
-    network = Network(model, Precision("fp32"), list(Layout)[seed % len(Layout)])
+    network = LoweredModel(model, Precision("fp32"), list(Layout)[seed % len(Layout)])
     for schedule in (sequential(model.graph), greedy(model.graph)):
         driver = HostDriver(seed)
         executor = CudaExecutor(lower(network, schedule, barriers=barriers), driver, HostChoice(driver))
@@ -84,7 +84,7 @@ def stages_of(model: Model) -> list[Stage]:
 def test_many_stages_share_streams_and_give_their_memory_back() -> None:
     """A stream costs a cuDNN handle, and a search runs hundreds of stages."""
     model, driver = fire(batch=2), Counting()
-    network, lanes = Network(model, Precision("fp32")), Lanes(driver)
+    network, lanes = LoweredModel(model, Precision("fp32")), Lanes(driver)
     widest = 0
     for stage in stages_of(model):
         lowering = lower_stage(network, stage)
@@ -111,7 +111,7 @@ class FailsInCapture(HostPlan):
 def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
     model, driver = fire(batch=2), Counting()
     lanes = Lanes(driver)
-    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
 
     def fails(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames) -> HostPlan:
         return FailsInCapture(kernel, tuple(reads), tuple(writes), driver)
@@ -129,7 +129,7 @@ def test_an_executor_that_was_dropped_is_not_destroyed_inside_the_capture_of_ano
     """Not even where Python collects garbage there: nothing that it has made refers to it."""
     model, driver = fire(batch=2), HostDriver(collects=True)
     lanes = Lanes(driver)
-    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
     gc.collect()
     for _ in range(2):
         executor = CudaExecutor(lowering, driver, HostChoice(driver), lanes)
@@ -163,7 +163,7 @@ class Full(HostDriver):
 
 
 def test_memory_is_freed_after_what_was_given_to_streams_where_there_is_not_enough_of_it() -> None:
-    lowering = lower(Network(fire(batch=2), Precision("fp32")), greedy(fire(batch=2).graph))
+    lowering = lower(LoweredModel(fire(batch=2), Precision("fp32")), greedy(fire(batch=2).graph))
     for allocations in range(len(lowering.plan.buffers) + len(lowering.plan.lanes)):
         driver = Full(allocations)
         with suppress(DeviceError):
@@ -189,7 +189,7 @@ class FailsAt(HostDriver):
 @pytest.mark.parametrize("number", range(1, 5))
 def test_memory_is_freed_after_what_was_given_to_streams_where_a_launch_fails(number: int) -> None:
     model, driver = fire(batch=2), FailsAt(number)
-    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
     with pytest.raises(ExecutionError, match="out of resources"):
         CudaExecutor(lowering, driver, HostChoice(driver))
     assert driver.mistakes == []
@@ -197,7 +197,9 @@ def test_memory_is_freed_after_what_was_given_to_streams_where_a_launch_fails(nu
 
 def test_an_executor_that_is_dropped_while_it_runs_keeps_its_memory_until_then() -> None:
     model, driver = fire(batch=2), HostDriver()
-    executor = CudaExecutor(lower(Network(model, Precision("fp32")), greedy(model.graph)), driver, HostChoice(driver))
+    executor = CudaExecutor(
+        lower(LoweredModel(model, Precision("fp32")), greedy(model.graph)), driver, HostChoice(driver)
+    )
     executor.launch()
     assert driver.pending
     del executor
@@ -207,7 +209,7 @@ def test_an_executor_that_is_dropped_while_it_runs_keeps_its_memory_until_then()
 def test_an_executor_and_its_streams_may_be_dropped_in_one_cycle() -> None:
     """As an exception's traceback makes one: whose `__del__` Python calls first is not known."""
     model, driver = fire(batch=2), HostDriver()
-    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
     executor = CudaExecutor(lowering, driver, HostChoice(driver))
     cycle: list[object] = [executor.origin, executor]
     cycle.append(cycle)

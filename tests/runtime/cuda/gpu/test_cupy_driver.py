@@ -43,7 +43,7 @@ from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Gpu, Pointer, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import fusion_key
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
@@ -421,7 +421,7 @@ def test_a_v100_under_cuda_12(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch, p
     monkeypatch.setattr(compiler, "_get_arch", lambda: "70")  # CuPy remembers what GPU 0 was before
     model, tolerance = separables(), 1e-5 if precision == "fp32" else 2e-2
     gpu = attach()
-    network = Network(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
+    network = LoweredModel(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
     pinned = {fusion_key(network, name): "one kernel, variant 0" for name in separable_operators(model)}
     check(gpu.backend(model, precision, KnownCudnnPlans({})), model, tolerance)
     check(gpu.backend(model, precision, KnownCudnnPlans(pinned)), model, tolerance)

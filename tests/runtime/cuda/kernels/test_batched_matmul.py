@@ -21,8 +21,8 @@ from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.product import MatMul, lower_product
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import RELU, Activation
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
@@ -254,7 +254,7 @@ def attention(batch: int, heads: int, tokens: int, size: int) -> Model:
 @pytest.mark.parametrize("batch", [1, 2])
 def test_attention_needs_no_session(batch: int, precision: str) -> None:
     model = attention(batch, 3, 9, 8)
-    network = Network(model, Precision(precision))
+    network = LoweredModel(model, Precision(precision))
     for seed in range(3):
         lowering = lower(network, random_schedule(model.graph, seed))
         assert not lowering.sessions
@@ -267,7 +267,7 @@ def test_attention_needs_no_session(batch: int, precision: str) -> None:
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_attention_is_one_captured_graph(batch: int) -> None:
     model, driver = attention(batch, 3, 9, 8), HostDriver()
-    lowering = lower(Network(model, FP32), greedy(model.graph))
+    lowering = lower(LoweredModel(model, FP32), greedy(model.graph))
     executor = CudaExecutor(lowering, driver, HostChoice(driver))
     executor.poison()
     for seed in range(2):

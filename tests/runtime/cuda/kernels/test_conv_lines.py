@@ -25,9 +25,9 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.lower.placement import place_calls
-from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
@@ -175,7 +175,7 @@ def test_cudnn_has_nothing_where_the_residual_lies_otherwise(axes: int) -> None:
 
 def lowerings(model: Model, precision: Precision) -> list[Lowering]:
     """Under schedules with and without streams and merging."""
-    made = Network(model, precision)
+    made = LoweredModel(model, precision)
     return [lower(made, schedule(model.graph)) for schedule in (sequential, greedy, merged_schedule)]
 
 
@@ -251,7 +251,7 @@ def convolutions(lowering: Lowering) -> list[tuple[Conv, tuple[View, ...]]]:
 def test_a_network_is_one_captured_graph(space: tuple[int, ...]) -> None:
     model, driver = conv_network(space, 3), HostDriver(1)
     inputs = random_inputs(model.graph.inputs)
-    executor = CudaExecutor(lower(Network(model, FP32), greedy(model.graph)), driver, HostChoice(driver))
+    executor = CudaExecutor(lower(LoweredModel(model, FP32), greedy(model.graph)), driver, HostChoice(driver))
     assert executor.is_captured
     executor.poison()
     found = executor.run({view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in executor.inputs})

@@ -22,12 +22,12 @@ from iosched.models.model import Model
 from iosched.models.zoo.light import NAMES
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower import plan as plan_module
-from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower import lowering as plan_module
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel, is_supported
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
-from iosched.runtime.plan import ExecutionPlan, Space, Task
+from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -39,8 +39,8 @@ LARGE = {"nasnet_a", "vgg16"}
 
 
 @lru_cache(maxsize=2)
-def zoo_network(name: str, layout: Layout = Layout.NHWC) -> Network:
-    return Network(zoo_model(name), FP32, layout)
+def zoo_network(name: str, layout: Layout = Layout.NHWC) -> LoweredModel:
+    return LoweredModel(zoo_model(name), FP32, layout)
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +75,7 @@ def test_every_network_under_random_schedules(name: str) -> None:
 )
 def test_light_models(name: str) -> None:
     model, inputs, expected = light(name)
-    network = Network(model, FP32)
+    network = LoweredModel(model, FP32)
     lowering = lower(network, random_schedule(model.graph, 3))
     assert relative_error(interpreted(lowering, inputs, seed=5), expected) < 1e-4
 
@@ -89,7 +89,7 @@ def test_light_models_in_every_layout_and_precision(
 ) -> None:
     """Random weights make ShuffleNet's activations too large for half precision: there it is lowered only."""
     model, inputs, expected = light(name)
-    lowering = lower(Network(model, Precision(precision), layout), random_schedule(model.graph, 4))
+    lowering = lower(LoweredModel(model, Precision(precision), layout), random_schedule(model.graph, 4))
     if (name, precision) != ("shufflenet", "fp16"):
         assert relative_error(interpreted(lowering, inputs, seed=6), expected) < tolerance
 
@@ -101,7 +101,7 @@ def test_batches_and_half_precision(name: str, batch: int) -> None:
     inputs = random_inputs(model.graph.inputs)
     expected = expected_outputs(model, inputs)
     for precision, layout, tolerance in ((FP32, Layout.NCHW, 1e-4), (FP16, Layout.NHWC, 2e-2)):
-        lowering = lower(Network(model, precision, layout), greedy(model.graph))
+        lowering = lower(LoweredModel(model, precision, layout), greedy(model.graph))
         assert relative_error(interpreted(lowering, inputs, seed=1), expected) < tolerance
 
 
@@ -116,7 +116,7 @@ def test_operands_of_a_concat_and_parts_of_a_merged_convolution_cost_nothing(
         Stage(Strategy.CONCURRENT, (("fc", "gs"),)), Stage(Strategy.MERGE, (("g1",), ("g3",))),
         Stage(Strategy.CONCURRENT, (("gc",),)),
     ]  # fmt: skip
-    network = Network(model, FP32, layout)
+    network = LoweredModel(model, FP32, layout)
     for schedule, convolutions in ((greedy(model.graph), 6), (Schedule((Block(0, tuple(merged)),)), 4)):
         lowering = lower(network, schedule)
         kinds = [type(lowering.kernels[task.kernel]).__name__ for lane in lowering.plan.lanes for task in lane]
@@ -160,7 +160,7 @@ def test_operators_of_a_session_run_in_one_stream() -> None:
 
 def test_moving_a_buffer_onto_a_live_one_is_caught() -> None:
     plan = lower(zoo_network("squeezenet"), greedy(zoo_model("squeezenet").graph)).plan
-    inner = [buffer for buffer in plan.buffers if buffer.space is Space.ARENA]
+    inner = [buffer for buffer in plan.buffers if buffer.space is MemorySpace.ARENA]
     caught = 0
     for moved in inner:
         for other in inner:
@@ -179,7 +179,7 @@ def test_the_interpreter_sees_a_race() -> None:
     """With a wait dropped, some order reads what is not written yet."""
     model = fire()
     inputs = random_inputs(model.graph.inputs)
-    lowering = lower(Network(model, FP32), greedy(model.graph), barriers=False)
+    lowering = lower(LoweredModel(model, FP32), greedy(model.graph), barriers=False)
     expected = expected_outputs(model, inputs)
     lane, step = next(
         (lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step, task in enumerate(tasks) if task.waits
@@ -234,7 +234,7 @@ def _elements(shape: tuple[int, ...] | None) -> int:
 
 def test_a_stage_that_cannot_merge_is_refused() -> None:
     model = fire()
-    network = Network(model, FP32)
+    network = LoweredModel(model, FP32)
     assert lower_stage(network, Stage(Strategy.MERGE, (("f1",), ("f3",)))) is not None
     assert lower_stage(network, Stage(Strategy.MERGE, (("fs",), ("f3",)))) is None
 
@@ -258,7 +258,7 @@ def test_operators_without_a_kernel_run_in_onnxruntime_with_the_device_to_themse
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = load_model(made.SerializeToString(), name="g")
     assert is_supported(model)
-    lowering = lower(Network(model, FP32), greedy(model.graph), barriers=False)
+    lowering = lower(LoweredModel(model, FP32), greedy(model.graph), barriers=False)
     assert lowering.sessions == {"d": ("Det",)}
     inputs = random_inputs(model.graph.inputs)
     for seed in range(4):
@@ -267,7 +267,7 @@ def test_operators_without_a_kernel_run_in_onnxruntime_with_the_device_to_themse
     assert _ordered_with_all(lowering.plan, alone)
 
 
-def _ordered_with_all(plan: ExecutionPlan, task: Task) -> bool:
+def _ordered_with_all(plan: ExecutionPlan, task: PlanTask) -> bool:
     from iosched.runtime.hazards import happens_before
 
     order = happens_before(plan.lanes)
@@ -289,4 +289,4 @@ def test_models_of_unknown_sizes_are_not_supported() -> None:
     model = load_model(made.SerializeToString(), name="g")
     assert not is_supported(model)
     with pytest.raises(ValueError, match="unknown or zero size"):
-        Network(model, FP32)
+        LoweredModel(model, FP32)

@@ -23,8 +23,8 @@ from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, fusion_key
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
@@ -33,18 +33,18 @@ from iosched.scheduler.baselines import sequential
 FP32 = Precision("fp32")
 
 
-def all_fused(network: Network, variant: int = 0) -> Network:
+def all_fused(network: LoweredModel, variant: int = 0) -> LoweredModel:
     return network.with_fused(dict.fromkeys(separable_operators(network.model), variant))
 
 
-def fused_kernels(network: Network) -> list[Separable]:
+def fused_kernels(network: LoweredModel) -> list[Separable]:
     return [call.kernel for own in network.calls.values() for call in own if isinstance(call.kernel, Separable)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 def test_one_kernel_computes_what_two_do(precision: str) -> None:
     model = separables()
-    network = all_fused(Network(model, Precision(precision)), 1)
+    network = all_fused(LoweredModel(model, Precision(precision)), 1)
     kernels = fused_kernels(network)
     assert len(kernels) == len(separable_operators(model)) == 3
     assert {kernel.variant for kernel in kernels} == {1}
@@ -59,11 +59,11 @@ def test_one_kernel_computes_what_two_do(precision: str) -> None:
 
 def test_all_that_is_timed_is_compiled_before() -> None:
     """Every variant of every operator, so that a GPU's host uses all of its cores."""
-    network = Network(separables(), FP32)
-    prepared: list[Network] = []
-    timed: list[tuple[Network, str]] = []
+    network = LoweredModel(separables(), FP32)
+    prepared: list[LoweredModel] = []
+    timed: list[tuple[LoweredModel, str]] = []
 
-    def latency_us(timed_network: Network, name: str) -> float:
+    def latency_us(timed_network: LoweredModel, name: str) -> float:
         assert timed_network in prepared
         timed.append((timed_network, name))
         return 1.0
@@ -78,7 +78,7 @@ def test_all_that_is_timed_is_compiled_before() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_randwire(precision: str) -> None:
     model = zoo_model("randwire")
-    network = all_fused(Network(model, Precision(precision)))
+    network = all_fused(LoweredModel(model, Precision(precision)))
     inputs = random_inputs(model.graph.inputs)
     plan = lower(network, random_schedule(model.graph, 5))
     assert len(fused_kernels(network)) == len(separable_operators(model))
@@ -115,7 +115,7 @@ def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolutio
 
 def test_what_is_alike_is_lowered_once() -> None:
     model = separables()
-    network = Network(model, FP32)
+    network = LoweredModel(model, FP32)
     other = network.with_fused({"a": 0})
     assert isinstance(other.calls["a"][-1].kernel, Separable)
     assert other.calls["b"] == network.calls["b"]
@@ -132,11 +132,11 @@ def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
-def takes(*latencies_us: float) -> tuple[Callable[[Network, str], float], list[tuple[str, int | None]]]:
+def takes(*latencies_us: float) -> tuple[Callable[[LoweredModel, str], float], list[tuple[str, int | None]]]:
     """A clock that says so much for two kernels and for each variant; with what was asked."""
     asked: list[tuple[str, int | None]] = []
 
-    def latency(network: Network, name: str) -> float:
+    def latency(network: LoweredModel, name: str) -> float:
         variant = network.fused.get(name)
         asked.append((name, variant))
         return latencies_us[0 if variant is None else variant + 1]
@@ -144,12 +144,12 @@ def takes(*latencies_us: float) -> tuple[Callable[[Network, str], float], list[t
     return latency, asked
 
 
-def variants(network: Network) -> set[int]:
+def variants(network: LoweredModel) -> set[int]:
     return {kernel.variant for kernel in fused_kernels(network)}
 
 
 def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
-    network, kept = Network(separables(), FP32), Kept()
+    network, kept = LoweredModel(separables(), FP32), Kept()
     latency, asked = takes(10, 8, 5, 7)
     found, chosen = fused_by_choice(network, kept, latency)
     assert variants(found) == {1}
@@ -163,7 +163,7 @@ def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
 
 
 def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
-    network = Network(separables(), FP32)
+    network = LoweredModel(separables(), FP32)
     for latencies in ((10, 9.9, 11, 12), (10, np.inf, np.inf, np.inf)):
         kept = Kept()
         found, chosen = fused_by_choice(network, kept, takes(*latencies)[0])
@@ -173,14 +173,14 @@ def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
 
 
 def test_nothing_is_timed_where_nothing_may_be() -> None:
-    network = Network(separables(), FP32)
+    network = LoweredModel(separables(), FP32)
     latency, asked = takes(10, 1, 1, 1)
     found, _ = fused_by_choice(network, Kept(times=False), latency)
     assert (found, asked) == (network, [])
 
 
 def test_what_another_process_chose_or_spoiled_holds() -> None:
-    network = Network(separables(), FP32)
+    network = LoweredModel(separables(), FP32)
     key = fusion_key(network, "a")
     assert key == fusion_key(network, "b") != fusion_key(network, separable_operators(network.model)[-1])
     for text, fused in (("one kernel, variant 2", {"a": 2, "b": 2}), ("one kernel, variant x", {}), ("", {})):

@@ -21,10 +21,10 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.elementwise import Unary
-from iosched.runtime.cuda.lower import network as network_module
+from iosched.runtime.cuda.lower import lowered_model as network_module
 from iosched.runtime.cuda.lower.hoist import hoisted, is_relu
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
@@ -70,13 +70,13 @@ class Graph:
         return loaded(proto_of(self.nodes, {"x": (1, 4, 6, 6)}, outputs, self.weights))
 
 
-def n_relus(network: Network) -> int:
+def n_relus(network: LoweredModel) -> int:
     return sum(is_relu(call) for own in network.calls.values() for call in own)
 
 
-def checked(model: Model, schedules: Sequence[Schedule] = (), tolerance: float = 1e-5) -> Network:
+def checked(model: Model, schedules: Sequence[Schedule] = (), tolerance: float = 1e-5) -> LoweredModel:
     """The network, after its outputs were compared with onnxruntime's."""
-    network, inputs = Network(model, FP32), random_inputs(model.graph.inputs)
+    network, inputs = LoweredModel(model, FP32), random_inputs(model.graph.inputs)
     expected = expected_outputs(model, inputs)
     for schedule in schedules or (sequential(model.graph), random_schedule(model.graph, 1)):
         plan = lower(network, schedule)
@@ -146,7 +146,7 @@ def test_a_relu_that_is_an_operator_of_its_own_is_not_dropped() -> None:
     graph = Graph()
     made = graph.conv("x")
     seen = graph.add("Relu", made)
-    network = Network(graph.model(*graph.twice(made), graph.add("MaxPool", seen, kernel_shape=[2, 2])), FP32)
+    network = LoweredModel(graph.model(*graph.twice(made), graph.add("MaxPool", seen, kernel_shape=[2, 2])), FP32)
     calls = {**network.calls, seen: [KernelCall(AddN(RELU), (made,), (seen,))]}
     assert hoisted(network.builder, calls, {made})[seen] == calls[seen]
 
@@ -221,10 +221,10 @@ def test_random_graphs_compute_the_same() -> None:
 def test_densenet_has_no_kernel_that_is_a_relu_and_computes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo_model("densenet121")
     inputs = random_inputs(model.graph.inputs)
-    network = Network(model, FP32)
+    network = LoweredModel(model, FP32)
     found = interpreted(lower(network, sequential(model.graph)), inputs, seed=0)
     monkeypatch.setattr(network_module, "rectifiable", lambda graph, calls: frozenset())
-    plain = Network(model, FP32)
+    plain = LoweredModel(model, FP32)
     assert (n_relus(network), n_relus(plain)) == (0, 61)
     expected = interpreted(lower(plain, sequential(model.graph)), inputs, seed=0)
     for name, array in expected.items():

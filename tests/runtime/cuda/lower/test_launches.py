@@ -11,25 +11,25 @@ from small_models import separable_operators
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower import network as network_module
+from iosched.runtime.cuda.lower import lowered_model as network_module
 from iosched.runtime.cuda.lower.hoist import is_relu
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import lower
 from iosched.scheduler.baselines import sequential
 
 _REPORT = Path(__file__).parents[4] / "benchmarks" / "reports" / "cuda-kernels.md"
 PAGE = " ".join(_REPORT.read_text(encoding="utf-8").split())
 
 
-def network(name: str) -> Network:
-    return Network(zoo_model(name), Precision("fp32"), Layout.NCHW)
+def network(name: str) -> LoweredModel:
+    return LoweredModel(zoo_model(name), Precision("fp32"), Layout.NCHW)
 
 
-def n_kernels(found: Network) -> int:
+def n_kernels(found: LoweredModel) -> int:
     return sum(map(len, lower(found, sequential(found.model.graph)).plan.lanes))
 
 
-def n_relus(found: Network) -> int:
+def n_relus(found: LoweredModel) -> int:
     return sum(is_relu(call) for own in found.calls.values() for call in own)
 
 

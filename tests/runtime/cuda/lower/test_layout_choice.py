@@ -17,7 +17,7 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.timed_choices import InterleavedLatencies, LayoutChoice, layout_by_choice, layout_key
 from iosched.runtime.cuda.samples import sample
 from iosched.runtime.inputs import random_inputs
@@ -27,7 +27,7 @@ FP32 = Precision("fp32")
 V100 = Gpu(capability=70, processors=80)
 
 
-def never(networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+def never(networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
     raise AssertionError("times what it knows, or may not time")
 
 
@@ -40,7 +40,7 @@ def takes(nhwc_us: Sequence[float], nchw_us: Sequence[float]) -> InterleavedLate
 @pytest.mark.parametrize("preferred", Layout)
 @pytest.mark.parametrize("nhwc_us", [96.0, 98.0, 102.0, 104.0])
 def test_the_other_layout_has_to_be_clearly_faster(preferred: Layout, nhwc_us: float) -> None:
-    network, kept = Network(fire(), FP32, preferred), Kept()
+    network, kept = LoweredModel(fire(), FP32, preferred), Kept()
     found = layout_by_choice(network, kept, takes([nhwc_us] * 3, [100.0] * 3))
     faster = Layout.NHWC if nhwc_us < 100 else Layout.NCHW
     assert found.layout is (preferred if nhwc_us in (98.0, 102.0) else faster)
@@ -51,13 +51,13 @@ def test_the_other_layout_has_to_be_clearly_faster(preferred: Layout, nhwc_us: f
 
 def test_latencies_are_compared_within_a_round() -> None:
     """The GPU slows down: what is compared with the round before it would look slower than it is."""
-    network = Network(fire(), FP32, Layout.NHWC)
+    network = LoweredModel(fire(), FP32, Layout.NHWC)
     found = layout_by_choice(network, Kept(), takes([100.0, 150.0, 200.0, 250.0], [95.0, 142.0, 190.0, 400.0]))
     assert found.layout is Layout.NCHW
 
 
 def test_a_layout_in_which_the_model_fails_is_not_taken() -> None:
-    network, kept, fails = Network(fire(), FP32, Layout.NHWC), Kept(), [math.inf] * 3
+    network, kept, fails = LoweredModel(fire(), FP32, Layout.NHWC), Kept(), [math.inf] * 3
     assert layout_by_choice(network, kept, takes(fails, [100.0] * 3)).layout is Layout.NCHW
     assert layout_by_choice(network, kept, never) == LayoutChoice(
         Layout.NCHW, {Layout.NHWC: math.inf, Layout.NCHW: 100.0}
@@ -70,17 +70,21 @@ def test_a_layout_in_which_the_model_fails_is_not_taken() -> None:
 
 def test_nothing_is_timed_where_nothing_may_be_or_layouts_are_the_same() -> None:
     for preferred in Layout:
-        found = layout_by_choice(Network(fire(), FP32, preferred), Kept(times=False), never)
+        found = layout_by_choice(LoweredModel(fire(), FP32, preferred), Kept(times=False), never)
         assert found == LayoutChoice(preferred)
         assert found.notes == ()
     lines = sample("(float[2,4,8] x) => (float[2,4,8] y) { y = Relu(x) }")
-    assert layout_by_choice(Network(lines, FP32, Layout.NCHW), Kept(), never) == LayoutChoice(Layout.NCHW)
+    assert layout_by_choice(LoweredModel(lines, FP32, Layout.NCHW), Kept(), never) == LayoutChoice(Layout.NCHW)
 
 
 def test_what_another_process_chose_or_spoiled_holds() -> None:
-    network = Network(fire(), FP32, Layout.NHWC)
+    network = LoweredModel(fire(), FP32, Layout.NHWC)
     key = layout_key(network)
-    assert key == layout_key(Network(fire(), FP32, Layout.NHWC)) != layout_key(Network(fire(2), FP32, Layout.NHWC))
+    assert (
+        key
+        == layout_key(LoweredModel(fire(), FP32, Layout.NHWC))
+        != layout_key(LoweredModel(fire(2), FP32, Layout.NHWC))
+    )
     for text, layout in (("nchw", Layout.NCHW), ("nchw 1.0us, nhwc xus", Layout.NCHW), ("nc 1us", None), ("", None)):
         assert layout_by_choice(network, Kept({key: text}, times=False), never).layout is (layout or Layout.NHWC)
 

@@ -21,8 +21,8 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision, SessionKernel
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.onnxruntime import provider as module
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, Sessions, Tensor, described
@@ -35,7 +35,7 @@ IN_PLACE = Provider("CPUExecutionProvider", "cpu", takes_stream=False)
 
 
 def lowered(model: Model, precision: str = "fp32", seed: int | None = None) -> Lowering:
-    network = Network(model, Precision(precision))
+    network = LoweredModel(model, Precision(precision))
     return lower(network, greedy(model.graph) if seed is None else random_schedule(model.graph, seed))
 
 

@@ -1,0 +1,126 @@
+"""Times parts of a model on random inputs, before there is a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import median
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.model import Model
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.execute.launches import source_calls
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.lower.lowered_model import LoweredModel
+from iosched.runtime.cuda.lower.lowering import Lowering, lower, lower_stage
+from iosched.runtime.cuda.onnxruntime.sessions import Sessions
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Stage, Strategy
+
+_RANDOM_BLOCK = 1 << 16
+_RUNS, _COPIES = 8, 24
+_ROUNDS, _LAUNCHES = 15, 4
+
+
+@dataclass(frozen=True, eq=False)
+class PartTimer:
+    """Runs parts of models on one GPU with the chosen cuDNN plans.
+
+    Attributes:
+        sessions: runs operators without a kernel.
+    """
+
+    driver: Driver
+    choose: CudnnPlanChooser
+    lanes: Lanes
+    sessions: Sessions
+    _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
+
+    def stage(self, network: LoweredModel, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
+        """One compiled stage; None if its operators cannot be merged as it asks.
+
+        Raises:
+            DeviceError: the GPU is out of memory, or cuDNN has no engine.
+            ExecutionError: a kernel fails.
+        """
+        lowering = lower_stage(network, stage)
+        return None if lowering is None else self._ready(lowering, (names,), self._model_nbytes(network))
+
+    def prepare(self, network: LoweredModel) -> None:
+        """Compiles all kernels of a network."""
+        self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
+
+    def alone_us(self, network: LoweredModel, name: str) -> float:
+        """Microseconds of one operator alone; infinite if it fails."""
+        try:
+            executor = self.stage(network, Stage(Strategy.CONCURRENT, ((name,),)))
+            if executor is None:
+                return math.inf
+            with closing(executor):
+                return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
+        except (DeviceError, ExecutionError):  # not a candidate
+            return math.inf
+
+    def interleaved_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+        """Microseconds of the sequential model in each network, one sample from each interleaved round.
+
+        Without memory for all networks at once, each is timed alone; failed networks are infinite.
+        """
+        try:
+            return self._rounds_us(networks)
+        except (DeviceError, ExecutionError):
+            return [self._rounds_alone_us(network) for network in networks]
+
+    def _rounds_alone_us(self, network: LoweredModel) -> Sequence[float]:
+        try:
+            return self._rounds_us([network])[0]
+        except (DeviceError, ExecutionError):
+            return [math.inf] * _ROUNDS
+
+    def _rounds_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+        with ExitStack() as opened:
+            ready = [opened.enter_context(closing(self._whole(network))) for network in networks]
+            rounds = [[_pipelined_us(executor) for executor in ready] for _ in range(_ROUNDS)]
+        return list(zip(*rounds, strict=True))
+
+    def _whole(self, network: LoweredModel) -> CudaExecutor:
+        lowering = lower(network, sequential(network.model.graph))
+        self.driver.prepare(source_calls(lowering))
+        return self._ready(lowering, (), model_nbytes=0)
+
+    def _model_nbytes(self, network: LoweredModel) -> int:
+        if network.model not in self._nbytes:
+            self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
+        return self._nbytes[network.model]
+
+    def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames], model_nbytes: int) -> CudaExecutor:
+        executor = CudaExecutor(
+            lowering, self.driver, self.choose, self.lanes, self.sessions, names=names, model_nbytes=model_nbytes
+        )
+        executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
+        return executor
+
+
+def _pipelined_us(executor: CudaExecutor) -> float:
+    """The first launch waits for the host and is left out."""
+    return median(executor.time_launches(_LAUNCHES)[1:])
+
+
+@lru_cache(maxsize=8)
+def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Normal floats, or zeros for integers (valid indices); zero floats would run faster than real data.
+
+    Cached: drawing inputs takes as long as timing a stage.
+    """
+    if np.dtype(dtype).kind == "f":
+        block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
+        return np.resize(block, shape)  # tiled: drawing a large batch takes longer than timing it
+    return np.zeros(shape, dtype)
