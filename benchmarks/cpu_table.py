@@ -1,13 +1,6 @@
-"""The tables and the chart of what `cpu_networks.py` measured, from its raw samples; measures nothing.
+"""The tables and the chart of what `cpu_networks.py` measured: those of the README and of reports/cpu-networks.md.
 
-    python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
-
-Prints the README's table; with `--write` that table is put into the README, and `reports/cpu-networks.md` and its chart
-are rewritten. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
-`interleave.compare`.
-
-Options:
-    --write: write the README's table, the page and the chart
+Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of `interleave.compare`.
 """
 
 from __future__ import annotations
@@ -20,30 +13,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import (
-    RESULTS,
-    chart,
-    known_results,
-    markdown_table,
-    print_table,
-    ratio_text,
-    read_options,
-    speedup_text,
-    with_table,
-)
+from testbed import Table, chart, markdown_table, ratio_text, results, speedup_text
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
 
-ROOT = Path(__file__).parents[1]
-REPORTS = ROOT / "benchmarks" / "reports"
-TEMPLATE = ROOT / "benchmarks" / "cpu_table.template.md"
-PAGE, CHART = REPORTS / "cpu-networks.md", REPORTS / "images" / "cpu-networks.svg"
-
 _DRAWS = 2000
 
 PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
-README_TABLE = f"| network | {PLAIN} |"
 COLUMNS = {
     "onnxruntime-default": "without settings", "openvino": "OpenVINO", "sequential": "one after another, on both cores",
     FOUND: "schedule found",
@@ -70,20 +47,14 @@ _LINKS = (
 """Each gain by its name: from one alternative to another."""
 
 Entry = Mapping[str, Any]
-Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "cpu_networks.json"}}
-    options = read_options(__file__, words, takes, write=False)
-    results = known_results(options.results)
-    print_table(*(short := short_table(results["networks"])))
-    if options.write:
-        readme = ROOT / "README.md"
-        text = with_table(readme.read_text(encoding="utf-8"), README_TABLE, markdown_table(*short))
-        readme.write_text(text, encoding="utf-8")
-        PAGE.write_text(page(results), encoding="utf-8")
-        draw(results["networks"], CHART)
+def section(size: str) -> str:
+    """What ships at a batch size, in sentences and as a table."""
+    found = results("cpu_networks")
+    networks = found["networks"] if size == "1" else found["batches"][size]
+    missing = _missing(found["networks"], networks)
+    return f"{goals(networks)}{missing}\n\n{markdown_table(*table(networks))}"
 
 
 def table(networks: Mapping[str, Entry]) -> Table:
@@ -160,9 +131,9 @@ def goals(networks: Mapping[str, Entry]) -> str:
     least = min(known, key=lambda name: known[name])
     behind = [NAMES.get(name, name) for name, speedup in known.items() if speedup < 0.97]
     sentences = [
-        f"What ships is at least {known[least]:.2f} times as fast as the better of onnxruntime and OpenVINO "
-        f"(on {NAMES.get(least, least)}).",
-        f"It is below 0.97 times on {len(behind) or 'none'} of {len(known)} networks"
+        f"The lowest speedup of what ships over the better of onnxruntime and OpenVINO is {known[least]:.2f} "
+        f"({NAMES.get(least, least)}).",
+        f"It is below 0.97 on {len(behind) or 'none'} of {len(known)} networks"
         f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
     samples_us = [networks[name]["samples_us"] for name in BRANCHY if found.get(name) is not None]
@@ -171,7 +142,7 @@ def goals(networks: Mapping[str, Entry]) -> str:
         mean, low, high = geometric_mean(branchy)
         sentences.append(
             f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches, the geometric mean of these "
-            f"ratios is {mean:.2f} ({low:.2f} to {high:.2f})."
+            f"speedups is {mean:.2f} ({low:.2f} to {high:.2f})."
         )
     return " ".join(sentences)
 
@@ -191,22 +162,6 @@ def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, flo
     return mean(ratios), means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """The page of the documentation."""
-    networks, versions = results["networks"], results["versions"]
-    parts = ["## Batch size 1", goals(networks), markdown_table(*table(networks))]
-    for size, entries in results.get("batches", {}).items():
-        if any(entry["samples_us"] for entry in entries.values()):
-            text = f"{goals(entries)}{_missing(networks, entries)}"
-            parts += [f"## Batch size {size}", text, markdown_table(*table(entries))]
-    template, split = TEMPLATE.read_text(encoding="utf-8"), split_table(networks)
-    known = {"onnxruntime": versions["onnxruntime"], "openvino": versions.get("openvino"), **results["machine"]}
-    return (template if split[1] else template.partition("\n## What gains what")[0]).format(
-        **known, others=_others(networks, versions["onnxruntime"]), tables="\n\n".join(parts),
-        split=markdown_table(*split),
-    )  # fmt: skip
-
-
 def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
     """A sentence about networks that were measured at batch size 1 and not here."""
     found = len(dict(in_order(networks)))
@@ -214,18 +169,9 @@ def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
     return "" if found >= whole else f" The other {whole - found} networks were not measured at this batch size."
 
 
-def _others(networks: Mapping[str, Entry], version: str) -> str:
-    """Words for the networks that were measured with another version of onnxruntime."""
-    found: dict[str, list[str]] = {}
-    for name, entry in in_order(networks):
-        own = entry.get("versions", {}).get("onnxruntime", version)
-        if own != version:
-            found.setdefault(own, []).append(NAMES.get(name, name))
-    return "".join(f"; {', '.join(names)} with onnxruntime {own}" for own, names in found.items())
-
-
-def draw(networks: Mapping[str, Entry], path: Path) -> None:
+def draw(path: Path) -> None:
     """A bar for each alternative of each network: how many times as fast as onnxruntime, with the interval."""
+    networks = results("cpu_networks")["networks"]
     bars = {"openvino": "#a9b4c2", "sequential": "#e0a458", FOUND: "#4c78a8", SHIPPED: "#1d242d"}
     words = {**COLUMNS, "sequential": "one after another", SHIPPED: "what ships"}
     shown = list(in_order(networks))
@@ -243,7 +189,3 @@ def draw(networks: Mapping[str, Entry], path: Path) -> None:
         axis.invert_yaxis()
         axis.set(xlabel="times as fast as onnxruntime at its best setting, batch size 1")
         axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
-
-
-if __name__ == "__main__":
-    main()

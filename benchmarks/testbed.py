@@ -44,6 +44,7 @@ RESULTS = Path(__file__).parent / "results"
 SEEDS: Mapping[str, int] = {"inputs": DEFAULT_SEED}
 YARDSTICK = "yardstick"
 Given = Mapping[str, Any]
+Table = tuple[Sequence[object], Sequence[Sequence[object]]]
 NOTHING: Given = {}
 OUTPUTS: Given = {"profile_db": Path, "output": Path, "plot": Path}
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
@@ -343,43 +344,15 @@ def _lines(value: object) -> str:
     return json.dumps(value)
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table as Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (headers, *rows)]
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (headers, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(headers)}", *lines[1:]])
 
 
-def markdown(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """The same with spaces around dashes, and cells of all types."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout as Markdown."""
     print(markdown_table(headers, rows), flush=True)
-
-
-def put_between(page: Path, text: str, mark: str = "measured", end: str = "/measured") -> None:
-    """Replaces what a page has between two marks."""
-    page.write_text(between(page.read_text(encoding="utf-8"), text, mark, end), encoding="utf-8")
-
-
-def between(page: str, text: str, mark: str, end: str) -> str:
-    before, rest = page.split(f"<!-- {mark} -->\n", 1)
-    return f"{before}<!-- {mark} -->\n{text}<!-- {end} -->{rest.split(f'<!-- {end} -->', 1)[1]}"
-
-
-def with_table(page: str, start: str, table: str) -> str:
-    """`page` with the table replaced whose first line begins with `start`.
-
-    Raises:
-        StopIteration: `page` has no such table.
-    """
-    lines = page.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith(start))
-    end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
-    return "\n".join([*lines[:first], *table.splitlines(), *lines[end:]]) + "\n"
 
 
 def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Interval]:

@@ -1,41 +1,23 @@
-"""The table of reports/throughput.md from the raw samples of `throughput_cpu.py`; measures nothing.
-
-    python benchmarks/throughput_table.py [results/throughput-cpu.json] [--write]
+"""The table of reports/throughput.md, from the raw samples of `throughput_cpu.py`.
 
 For each model and batch size: the best of our ways to divide the cores, the best of onnxruntime's and OpenVINO's, in
 images a second by the median sample. A ratio divides two medians; its 95 % interval is that of
 `interleave.compare`. The best of several ways that are equally good is the luckiest one; so is the rival's.
-
-Options:
-    --write: put the table into reports/throughput.md
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cpu_table import NAMES, Table, ratio, ratio_text
-from testbed import RESULTS, known_results, markdown_table, print_table, read_options, with_table
+from cpu_table import NAMES, ratio, ratio_text
+from testbed import Table
 
-PAGE = Path(__file__).parent / "reports" / "throughput.md"
 HEADERS = ["network", "batch", "onnxruntime", "OpenVINO", "ours", "way", "ours over the better of both"]
-START = "| network | batch |"
 FAMILIES = ("onnxruntime", "openvino", "iosched")
 
 Way = Mapping[str, Any]
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "throughput-cpu.json"}}
-    options = read_options(__file__, words, takes, write=False)
-    found = table(known_results(options.results)["rows"])
-    print_table(*found)
-    if options.write:
-        text = with_table(PAGE.read_text(encoding="utf-8"), START, markdown_table(*found))
-        PAGE.write_text(text, encoding="utf-8")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -70,7 +52,3 @@ def _median_us(ways: Mapping[str, Way], name: str) -> float:
 
 def _images(ways: Mapping[str, Way], name: str | None) -> str:
     return "" if name is None else f"{ways[name]['images_per_s']:.1f}"
-
-
-if __name__ == "__main__":
-    main()
