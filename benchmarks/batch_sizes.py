@@ -31,7 +31,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import RESULTS, in_turn, keep_results, known_results, markdown_table, ratio_text, read_options
+from testbed import (
+    NAMES,
+    RESULTS,
+    Table,
+    in_turn,
+    keep_results,
+    known_results,
+    markdown_table,
+    ratio_text,
+    read_options,
+)
 
 from iosched import BatchSchedules, LoadedBatches, Model, OptimizeSettings, ScheduleDocument, open_executor
 from iosched.jobs.optimize import optimize
@@ -217,6 +227,17 @@ def measured_text(results: Mapping[str, Any]) -> str:
         f"than {FEWEST_ROUNDS} rounds were left, the row has an asterisk, and is of all rounds.\n\n"
         f"{table}\n"
     )
+
+
+def memory_table(networks: Mapping[str, Any]) -> Table:
+    """MiB of the process before, and with more and more sizes open."""
+    rows = [
+        [NAMES[name], *(f"{mib:.0f}" for mib in (found["weights_mib"], *found["resident_mib"]))]
+        for name, found in networks.items()
+    ]
+    sizes = next(iter(networks.values()))["sizes"]
+    opened = (", ".join(map(str, sizes[: place + 1])) for place in range(len(sizes)))
+    return ["network", "weights", "before", *opened], rows
 
 
 def _rows(networks: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -1,19 +1,21 @@
-"""The tables and the chart of what `cpu_networks.py` measured: those of the README and of reports/cpu-networks.md.
+"""Tables and a chart of `cpu_networks.py` for the README and reports/cpu-networks.md, and of `cpu_sequential.py`.
 
 Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of `interleave.compare`.
+The rewrites and rows of reports/cpu-rewrites.md have medians of speedups within rounds: that machine had two speeds.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import Table, chart, markdown_table, ratio_text, results, speedup_text
+from testbed import NAMES, Table, chart, compared, markdown_table, ratio_text, results, speedup_text, within_rounds
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
@@ -24,13 +26,6 @@ PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
 COLUMNS = {
     "onnxruntime-default": "without settings", "openvino": "OpenVINO", "sequential": "one after another, on both cores",
     FOUND: "schedule found",
-}  # fmt: skip
-NAMES = {
-    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
-    "nasnet_a": "NASNet-A large", "nasnet_a@224": "NASNet-A, 224 pixels", "keras_nasnetmobile": "Keras: NASNet-Mobile",
-    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2", "keras_xception": "Keras: Xception",
-    "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
-    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
 }  # fmt: skip
 BRANCHY = (
     "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
@@ -189,3 +184,65 @@ def draw(path: Path) -> None:
         axis.invert_yaxis()
         axis.set(xlabel="times as fast as onnxruntime at its best setting, batch size 1")
         axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
+
+
+def sessions_table(models: Mapping[str, Any]) -> Table:
+    """All operators in one session, and each divided over the cores by the executor."""
+    rows, gains = [], []
+    for name, entry in models.items():
+        taken = medians_us(entry)
+        found = [compared(taken, "session")[each] for each in ("sequential", "before")]
+        gains.append([each.value for each in found])
+        rows.append([NAMES[name], *(_ms(taken[each]) for each in ("session", "sequential")), *map(ratio_text, found)])
+    mean = ["geometric mean", "", "", *(f"{statistics.geometric_mean(each):.2f}" for each in zip(*gains, strict=True))]
+    return ["network", "one session", "divided by us", "speedup", "speedup before"], [*rows, mean]
+
+
+def rewrites_table(*files: Mapping[str, Any]) -> Table:
+    """The version before the rewrites and the one after, with counts of both plans."""
+    rows = []
+    for name, entry in ((name, entry) for models in files for name, entry in models.items()):
+        taken, ways = medians_us(entry), ("before", "sequential")
+        counts = [entry["counts"][each] for each in ways]
+        cells = [_ms(taken["onnxruntime"], 2)]
+        for each in reversed(ways):
+            cells += [_ms(taken[each], 2), ratio_text(within_rounds(taken, "onnxruntime", each))]
+        both = (", ".join(str(count(each)) for each in counts) for count in (_conversions, _tasks))
+        rows.append([_title(name), *cells, *both])
+    headers = ["network", "onnxruntime ms", "now ms", "times onnxruntime", "before ms", "times onnxruntime"]
+    return [*headers, "conversions, before and now", "tasks of the longer lane, before and now"], rows
+
+
+def rows_table(*files: Mapping[str, Any]) -> Table:
+    """Rows and sums in place; "before" is the version before both, "before 2" the one with rows alone."""
+    rows = []
+    for name, entry in {name: entry for models in reversed(files) for name, entry in models.items()}.items():
+        taken, pairs = (
+            medians_us(entry),
+            (("onnxruntime", "sequential"), ("before", "before 2"), ("before 2", "sequential")),
+        )
+        cells = (_ms(taken[each], 2) for each in ("onnxruntime", "before", "sequential"))
+        rows.append([_title(name), *cells, *(ratio_text(within_rounds(taken, *pair)) for pair in pairs)])
+    headers = ["network", "onnxruntime", "before", "now", "now, over onnxruntime", "rows, over before"]
+    return [*headers, "sums in place, over rows alone"], rows
+
+
+def medians_us(entry: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The median of each turn."""
+    return {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
+
+
+def _conversions(counts: Mapping[str, Any]) -> int:
+    return int(counts["conversions"])
+
+
+def _tasks(counts: Mapping[str, Any]) -> int:
+    return max(counts["tasks"])
+
+
+def _ms(samples_us: Sequence[float], digits: int = 1) -> str:
+    return f"{median(samples_us) / 1e3:.{digits}f}"
+
+
+def _title(name: str) -> str:
+    return NAMES.get(name.removeprefix("zoo:"), name)

@@ -86,6 +86,22 @@ def network_table(cases: Cases) -> Table:
     return ["network", *headers], [[name, *cells[name, "fp32"], *cells[name, "fp16"]] for name in networks]
 
 
+def others_table(cases: Cases) -> Table:
+    """Our fastest schedule against onnxruntime at batch 1, and against PyTorch's CUDA graph at larger batches."""
+    rows = []
+    for each in measured(cases).values():
+        other = "onnxruntime-cuda" if each["batch"] == 1 else GRAPHED
+        latency_us = each["median_us"]
+        if other not in latency_us:
+            continue
+        best = min((name for name in each["kernels"] if name in latency_us), key=latency_us.__getitem__)
+        us = [f"{latency_us[name]:.0f}" for name in (BASE, best, other)]
+        names = each["network"], each["batch"], each["precision"]
+        rows.append([*names, *us[:2], best, other, us[2], ratio_text(compared(each["samples_us"], other).get(best))])
+    headers = ["network", "batch", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "other", "other (us)"]
+    return [*headers, "over it"], rows
+
+
 def predicted_table(cases: Cases, gpu: str) -> Table:
     """The analytic model's latency over the measured one, and the speedup of the model's schedule by both."""
     spec = gpu_spec(gpu)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import ablation_batch
 import published
 from cpu_table import ratio, ratio_text
 from testbed import Table, results
@@ -189,6 +190,17 @@ def figure_4_9() -> Table:
         rows.append([size, *(f"{1e6 * size / each:,.0f}" for each in us), *(f"{gain:.2f}" for gain in gains)])
     headers = ["batch", "sequential, published", "IOS", "sequential, model", "ours", "gain, published", "model"]
     return headers, rows
+
+
+def ablation_of_batch_sizes() -> Table:
+    """The model's latencies at each batch size, with the published ones."""
+    headers, rows = ablation_batch.table(results("ablation-batch")["rows"])
+    printed = [published.BATCH_MS.get(int(row[1])) for row in rows]
+    cells = [
+        ["", ""] if each is None else [f"{each[0]:.2f}, {each[1]:.2f}", f"{each[0] / each[1]:.2f}"] for each in printed
+    ]
+    more = ["published: sequential, IOS ms", "speed-up"]
+    return [*headers, *more], [[*row, *each] for row, each in zip(rows, cells, strict=True)]
 
 
 def figure_4_10() -> Table:

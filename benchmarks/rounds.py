@@ -41,7 +41,6 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import Question
 from iosched.scheduler.signature import stage_signature
 
-PAGE = Path(__file__).with_name("reports") / "search.md"
 WORKERS = (2, 4, 16, 64)
 V100, LANES, CPU = "analytic V100", "two lanes with noise", "measured on a CPU"
 TITLES = {

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def table(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("throughput_table")
+    return script("throughput_cpu")
 
 
 def way(*samples_us: float) -> dict[str, object]:
