@@ -23,7 +23,6 @@ from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
 from iosched.profiler.devices.device import TeamWays
-from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.interleaved_models import Budget, close_all
 from iosched.profiler.measuring.rate import measure_rates
 from iosched.runtime.compare import compare
@@ -64,15 +63,9 @@ def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
             found = measure_rates(candidates, budget)
         finally:
             close_all(candidates.values())
-    rivals = [name for name in found if not name.startswith("iosched")]
-    best = min(rivals, key=lambda name: found[name].median_us)
-    rows = {}
-    for name, each in found.items():
-        ratio = compare_speed(found[best], each)
-        interval = None if ratio is None else [ratio.value, ratio.low, ratio.high]
-        rows[name] = {"images_per_s": 1e6 * batch / each.median_us, "against_best_rival": interval}
-        rows[name] |= {"samples_us": each.samples_us}
-    return {"model": model.name, "batch_size": batch, "best_rival": best, "ways": rows}
+    rates = {name: 1e6 * batch / each.median_us for name, each in found.items()}
+    rows = {name: {"images_per_s": rates[name], "samples_us": each.samples_us} for name, each in found.items()}
+    return {"model": model.name, "batch_size": batch, "ways": rows}
 
 
 def openers(model: Model, ways: TeamWays, lanes: int, inputs: Arrays) -> Openers:
