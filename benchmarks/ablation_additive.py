@@ -20,16 +20,17 @@ from __future__ import annotations
 import random
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from math import inf
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 from kernels import spearman
-from testbed import OUTPUTS, SEEDS, Bed, chart, open_bed, print_table, read_options, write_results
+from testbed import NAMES, OUTPUTS, SEEDS, Bed, Table, chart, open_bed, print_table, read_options, write_results
 
 from iosched import Block, ComputationGraph, Schedule, Stage, Strategy, partition
 from iosched.jobs.matrix_cells import schedule_latency_us, stage_latency_us
@@ -264,6 +265,35 @@ def _cells(network: str, way: str, pairs: Sequence[Pair], slowness: float) -> li
     measured = [pair.measured_us / 1e3 for pair in pairs]
     numbers = [f"{value:.3f}" for value in _summary(pairs, slowness).values()]
     return [network, str(len(pairs)), *way.split(", "), *numbers, f"{min(measured):.1f} to {max(measured):.1f}"]
+
+
+def warm_table(networks: Mapping[str, Any]) -> Table:
+    """The first measurement: stages in the caches, wholes after idle."""
+    rows = []
+    for name, found in networks.items():
+        ms = [schedule["measured_us"] / 1e3 for schedule in found["schedules"]]
+        numbers = (f"{found[key]:.3f}" for key in ("order_accuracy", "spearman", "measured_over_predicted"))
+        rows.append([NAMES[name], *numbers, f"{min(ms):.1f} to {max(ms):.1f}"])
+    return ["network", "order accuracy", "Spearman", "measured / predicted", "latencies ms"], rows
+
+
+def ways_table(*runs: Mapping[str, Any]) -> Table:
+    """Three of the four ways, with a number for each run."""
+    rows = []
+    for name in runs[0]:
+        for way in ("in the caches, after a rest", "in the caches, in a row", "amid the model, in a row"):
+            found = [run[name]["warm_and_rested"].get(way, run[name]) for run in runs]
+            cells = [", ".join(f"{one[key]:.2f}" for one in found) for key in _SUMMARY]
+            base = "warm_us" if way.startswith("in the caches") else "predicted_us"
+            each = [run[name]["schedules"] for run in runs]
+            fastest = [median(min(one["samples_us"]) / one[base] for one in schedules) for schedules in each]
+            last = "" if way.endswith("rest") else ", ".join(f"{ratio:.2f}" for ratio in fastest)
+            rows.append([NAMES[name], *way.split(", "), *cells, last])
+    headers = ["network", "stages", "wholes", "order accuracy", "Spearman", "measured / predicted"]
+    return [*headers, "at the profile's speed", "fastest run / predicted"], rows
+
+
+_SUMMARY = ("order_accuracy", "spearman", "measured_over_predicted", "at_the_profiles_speed")
 
 
 def _plot(path: Path, found: dict[str, list[Pair]]) -> None:

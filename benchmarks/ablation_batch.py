@@ -8,11 +8,12 @@ The schedule is searched for each batch size. On the CPU give small batch sizes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
+from testbed import OUTPUTS, Bed, Table, ablate, chart, print_table, read_options
 
 from iosched.scheduler.baselines import greedy, sequential
 
@@ -35,8 +36,11 @@ def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, networks=("inception_v3",), batch_sizes=(1, 2, 4, 8, 16, 32, 64, 128), device="v100", **OUTPUTS
     )
-    rows = ablate(options, _rows, _plot, options.batch_sizes)
-    print_table(HEADERS, [_cells(row) for row in rows])
+    print_table(*table(map(asdict, ablate(options, _rows, _plot, options.batch_sizes))))
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: str = "8") -> Table:
+    return HEADERS[: int(columns)], [_cells(Row(**row))[: int(columns)] for row in rows]
 
 
 def _rows(network: str, batch_size: int, bed: Bed) -> Iterator[Row]:

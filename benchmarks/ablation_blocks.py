@@ -7,12 +7,13 @@ A block's latency is the sum of its stages'. Blocks that are a chain, where noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
+from testbed import OUTPUTS, Bed, Table, ablate, chart, print_table, read_options
 
 from iosched.scheduler.schedule import Block, Stage, Strategy
 
@@ -34,7 +35,11 @@ class Row:
 
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("inception_v3",), device="v100", **OUTPUTS)
-    print_table(HEADERS, [_cells(row) for row in ablate(options, _rows, _plot)])
+    print_table(*table(map(asdict, ablate(options, _rows, _plot))))
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    return HEADERS, [_cells(Row(**row)) for row in rows]
 
 
 def _rows(network: str, _: int, bed: Bed) -> Iterator[Row]:

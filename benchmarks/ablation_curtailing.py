@@ -15,16 +15,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
-from testbed import OUTPUTS, in_turn, print_table, ratio_text, read_options, write_results, zoo_model
+from testbed import (
+    NAMES,
+    OUTPUTS,
+    Table,
+    in_turn,
+    print_table,
+    ratio_text,
+    read_options,
+    within_rounds,
+    write_results,
+    zoo_model,
+)
 
 from iosched import Schedule, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
-from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
@@ -32,7 +43,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 
-HEADERS = ("network", "measured", "seconds", "stages", "rough", "samples", "predicted ms", "curtailed is")
+HEADERS = ("network", "measured", "seconds", "stages", "rough", "samples", "samples a stage", "ms a stage", "speedup")
 
 
 class PatientCost(CpuStageCost):
@@ -60,8 +71,7 @@ class Search:
 
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("squeezenet", "googlenet"), rounds=15, device="cpu", **OUTPUTS)
-    content: dict[str, list[object]] = {}
-    rows: list[list[str]] = []
+    content: dict[str, list[Any]] = {}
     for network in options.networks:
         model = zoo_model(network)
         with CpuBackend(model) as backend:
@@ -69,15 +79,13 @@ def main(words: Sequence[str] | None = None) -> None:
             inputs = random_inputs(model.graph.inputs)
             openers = {way: partial(_ready, backend, schedule, inputs) for way, (_, schedule) in found.items()}
             samples = in_turn(openers, Budget(options.rounds))
-        speedup = ratio_text(compare(samples["in full"], samples["curtailed"]), ".3f")
-        rows += [[network, *_cells(one), speedup if one.way == "curtailed" else ""] for one, _ in found.values()]
         kept = {
             "searches": [asdict(one) for one, _ in found.values()],
             "samples_us": {way: each.samples_us for way, each in samples.items()},
         }
         content.setdefault(network, []).append(kept)
         print(f"{network}: done", file=sys.stderr, flush=True)
-    print_table(HEADERS, rows)
+    print_table(*table(content))
     write_results(options, {"networks": content})
 
 
@@ -99,9 +107,17 @@ def _ready(backend: CpuBackend, schedule: Schedule, inputs: Arrays) -> Candidate
     return Candidate(partial(compiled.time, inputs), compiled.close)
 
 
-def _cells(one: Search) -> list[str]:
-    predicted = "" if one.predicted_us is None else f"{one.predicted_us / 1e3:.2f}"
-    return [one.way, f"{one.seconds:.1f}", str(one.stages), str(one.rough), str(one.samples), predicted]
+def table(networks: Mapping[str, Any]) -> Table:
+    rows = []
+    for network, runs in networks.items():
+        for run in runs:
+            speedup = within_rounds(run["samples_us"], "in full", "curtailed")
+            for one in run["searches"]:
+                counts = one["stages"], one["rough"], one["samples"]
+                each = f"{one['samples'] / one['stages']:.1f}", f"{one['seconds'] / one['stages'] * 1e3:.0f}"
+                last = ratio_text(speedup, ".3f") if one["way"] == "curtailed" else ""
+                rows.append([NAMES.get(network, network), one["way"], f"{one['seconds']:.1f}", *counts, *each, last])
+    return HEADERS, rows
 
 
 if __name__ == "__main__":

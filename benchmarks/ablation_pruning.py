@@ -11,11 +11,13 @@ so that they agree on what a stage takes; the seconds then hold only what was no
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
+from typing import Any
 
-from testbed import OUTPUTS, Bed, ablate, chart, print_table, read_options
+from testbed import OUTPUTS, Bed, Table, ablate, chart, print_table, read_options
 
 from iosched.scheduler.pruning import Pruning
 
@@ -41,8 +43,14 @@ class Row:
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("inception_v3", "nasnet_a"), device="v100", **OUTPUTS)
     rows = ablate(options, lambda network, _, bed: (_searched(network, bed, r, s) for r, s in LIMITS), _plot)
-    best = {row.network: min(other.latency_us for other in rows if other.network == row.network) for row in rows}
-    print_table(HEADERS, [_cells(row, best[row.network]) for row in rows])
+    print_table(*table(list(map(asdict, rows))))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    best_us: dict[str, float] = {}
+    for row in rows:
+        best_us[row["network"]] = min(row["latency_us"], best_us.get(row["network"], inf))
+    return HEADERS, [_cells(Row(**row), best_us[row["network"]]) for row in rows]
 
 
 def _searched(network: str, bed: Bed, r: int, s: int) -> Row:

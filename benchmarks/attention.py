@@ -1,7 +1,6 @@
 """What scheduling and merging give on small transformers on this CPU, beside onnxruntime and its fused attention.
 
     python benchmarks/attention.py bert_mini decoder_mini --length 128     # minutes each; adds to the results
-    python benchmarks/attention.py --write          # the table of benchmarks/reports/transformers.md
 
 Schedules are searched with each strategy and measured in turn, also where plain onnxruntime would ship, with the model
 as it is on plain onnxruntime, and with each layer's attention as one node of onnxruntime's own (`MultiHeadAttention`).
@@ -18,13 +17,12 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from testbed import RESULTS, in_turn, keep_results, known_results, markdown_table, put_between, ratio_text, read_options
+from testbed import RESULTS, Table, in_turn, keep_results, known_results, ratio_text, read_options
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, Strategy, load_model, open_executor
 from iosched.jobs.optimize import optimize
@@ -36,7 +34,6 @@ from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 
 OUT = RESULTS / "attention.json"
-PAGE = Path(__file__).parent / "reports" / "transformers.md"
 STRATEGIES = {"sequential": 6.0, "merge": 20.0, "concurrent": 35.0, "both": 35.0}
 """Those that are searched, and for how many seconds, with the comparison that `optimize` ends with."""
 PLAIN, FUSED = "onnxruntime", "onnxruntime, attention fused"
@@ -132,9 +129,9 @@ def with_fused_attention(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def table(cases: Mapping[str, Any]) -> str:
+def table(cases: Mapping[str, Any]) -> Table:
     head = ["network", "words", "batch", "way", "median", "over plain onnxruntime", "stages: all, merged, side by side"]
-    return markdown_table(head, list(_rows(cases)))
+    return head, list(_rows(cases))
 
 
 def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -150,14 +147,12 @@ def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    options = read_options(__file__, None, {"names": []}, length=128, batch=1, write=False)
+    options = read_options(__file__, None, {"names": []}, length=128, batch=1)
     cases = known_results(OUT).get("cases", {})
     for name in options.names:
         key = f"{name},{options.length},{options.batch}"
         cases[key] = measure(name, options.length, options.batch)
         keep_results(OUT, {"cases": cases}, goes_on=True)
-    if options.write:
-        put_between(PAGE, f"\n{table(cases)}\n\n")
 
 
 if __name__ == "__main__":

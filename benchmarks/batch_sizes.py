@@ -3,7 +3,6 @@
     python benchmarks/batch_sizes.py squeezenet inception_v3@139    # adds to results/batch-sizes.json
     python benchmarks/batch_sizes.py squeezenet --others 2,8,64     # sizes for which the file has no schedule
     python benchmarks/batch_sizes.py --memory resnet50              # what stays in memory with each size that is open
-    python benchmarks/batch_sizes.py --write                        # the table of reports/batch-sizes.md
 
 All ways are measured in turn at each size: what the file has for the size or the nearest one ("file"), what was found
 for the smallest size ("smallest"), at sizes that the file has no schedule for what a search for this very size finds
@@ -32,7 +31,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import RESULTS, in_turn, keep_results, known_results, markdown_table, put_between, ratio_text, read_options
+from testbed import (
+    NAMES,
+    RESULTS,
+    Table,
+    in_turn,
+    keep_results,
+    known_results,
+    markdown_table,
+    ratio_text,
+    read_options,
+)
 
 from iosched import BatchSchedules, LoadedBatches, Model, OptimizeSettings, ScheduleDocument, open_executor
 from iosched.jobs.optimize import optimize
@@ -52,7 +61,6 @@ from iosched.runtime.inputs import random_inputs
 T = TypeVar("T")
 
 OUT = RESULTS / "batch-sizes.json"
-PAGE = Path(__file__).parent / "reports" / "batch-sizes.md"
 SIZES = (1, 4, 16)
 SEARCH_S, MEASURE_S, ROUNDS, THREADS = 40.0, 20.0, 25, 2
 MOST_OTHERS = 0.05  # of the cores, that other processes may take in a turn
@@ -221,6 +229,17 @@ def measured_text(results: Mapping[str, Any]) -> str:
     )
 
 
+def memory_table(networks: Mapping[str, Any]) -> Table:
+    """MiB of the process before, and with more and more sizes open."""
+    rows = [
+        [NAMES[name], *(f"{mib:.0f}" for mib in (found["weights_mib"], *found["resident_mib"]))]
+        for name, found in networks.items()
+    ]
+    sizes = next(iter(networks.values()))["sizes"]
+    opened = (", ".join(map(str, sizes[: place + 1])) for place in range(len(sizes)))
+    return ["network", "weights", "before", *opened], rows
+
+
 def _rows(networks: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, sizes in networks.items():
         for size, row in sorted(sizes.items(), key=lambda item: int(item[0])):
@@ -250,9 +269,8 @@ def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
 def main() -> None:
     others = {"type": lambda text: [int(size) for size in text.split(",")], "default": []}
     options = read_options(
-        __file__, None, {"names": []}, others=others, minutes=9.0, work=Path("build/batch-sizes"), memory=False,
-        write=False,
-    )  # fmt: skip
+        __file__, None, {"names": []}, others=others, minutes=9.0, work=Path("build/batch-sizes"), memory=False
+    )
     deadline = time.monotonic() + 60 * options.minutes
     known = known_results(OUT)
     results = {part: known.get(part, {}) for part in ("networks", "memory")}
@@ -264,8 +282,6 @@ def main() -> None:
             continue
         for _ in advance(Network(name, options.work), options.others, part.setdefault(name, {}), deadline):
             save(results)
-    if options.write:
-        put_between(PAGE, measured_text(known_results(OUT)))
 
 
 def save(results: Mapping[str, Any]) -> None:

@@ -73,7 +73,6 @@ PolicyResult = dict[str, Any]
 worth by its own prices (`worth_us`), `seconds` of planning, and how many operators are `batched` in `groups`."""
 
 _EXCITED = 1  # the network of the settings in which all are one
-KEYS = ("kernels", "worth_us", "seconds")
 SMALL = 64
 """Floating constants of fewer elements are what a layer computes with, not what it has learned."""
 
@@ -256,12 +255,6 @@ def on_paper(options: Namespace) -> None:
         if name not in batches:
             batches[name] = heads(seeds, options) if options.alike == "heads" else together(seeds, options)
             write_results(options, {"published": PUBLISHED, "batches": batches}, seeds={}, goes_on=True)
-    for shape in dict.fromkeys(name.partition(", ")[2] for name in batches):
-        found = [each for name, each in batches.items() if name.endswith(f", {shape}")]
-        if "rows" in found[0]:
-            print(f"\n{shape}: {found[0]['rows']['latency_us']}")
-        else:
-            print_policies(shape, found)
 
 
 def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
@@ -281,30 +274,6 @@ def heads(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
     settings = BatchSettings(device=options.device or "p100", launch="streams", shared_inputs=("input",))
     found = batch(models, settings)
     return {"rows": {"latency_us": {row.name: row.latency_us for row in found.rows}, "shipped": found.shipped}}
-
-
-def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) -> None:
-    """Sums over batches, by policy and by type of operator."""
-    totals = {policy: Counter[str]() for policy in POLICIES}
-    for batch_ in batches:
-        for policy in POLICIES:
-            totals[policy].update(batch_[policy]["latency_us"])
-    sums = {each: [sum(batch_[each][key] for batch_ in batches) for key in KEYS] for each in POLICIES}
-    rows = []
-    for policy, us in totals.items():
-        launches, worth_us, seconds = sums[policy]
-        latency_ms, ratio = us.total() / 1e3, us.total() / totals["dpbat"].total()
-        row_ = (policy, f"{latency_ms:.1f} ms", f"{launches}", f"{worth_us / 1e3:.1f} ms", f"{ratio:.2f}")
-        rows.append((*row_, f"{PUBLISHED.get(policy, '')}", f"{seconds / len(batches):.1f} s"))
-    alone, together_ = (sum(each["composing"]["weights_nbytes"][place] for each in batches) for place in (0, 1))
-    print(f"\n{len(batches)} times {shape}; weights {together_ / 1e6:.1f} of {alone / 1e6:.1f} MB")
-    titles = ("policy", "all models", "kernels", "worth by its prices", "dpbat is faster by", "published", "planned in")
-    print_table(titles, rows)
-    types = sorted({kind for by_type in totals.values() for kind in by_type})
-    by_type = [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
-    print_table(("type", *POLICIES), by_type)
-    fewer = sums["serial"][0] / sums["dpbat"][0]
-    print(f"Serial has {fewer:.2f} times as many kernels: the ratio goes there as launches get dearer.")
 
 
 def network(seed: int, options: Namespace) -> Model:

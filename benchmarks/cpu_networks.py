@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 import onnx
 from cpu_models import cpu_model, short_name
-from testbed import RESULTS, compared, known_results, origin, read_options, speedup_text, write_results
+from testbed import RESULTS, known_results, origin, read_options, write_results
 
 from iosched import DeviceError, IoschedError, Model, Schedule, ScheduleDocument, TensorSpec
 from iosched.jobs.open_model import opened
@@ -326,7 +326,7 @@ def advance(case: Case, results: Results, options: Namespace, deadline: float) -
         budget = Budget(min(ROUNDS_AT_ONCE, rounds - _n_rounds(entry)), left_s, least_rounds=1)
         entry = measured(model, document, entry, options.threads, budget, splits=case.batch_size == 1)
         results.put(case, entry)
-    print(_line(case, entry), flush=True)
+    print(f"{case.title}: shipped {entry['shipped']}", flush=True)
     return True
 
 
@@ -391,13 +391,6 @@ def measured(
 
 def _rounded(samples_us: Sequence[float]) -> list[float]:
     return [round(sample, 1) for sample in samples_us]
-
-
-def _line(case: Case, entry: Mapping[str, Any]) -> str:
-    """One row: medians, and every alternative's speed-up over plain onnxruntime."""
-    against = compared(entry["samples_us"], "onnxruntime")
-    cells = [f"{name} {us / 1e3:.2f} ms{speedup_text(against.get(name))}" for name, us in entry["median_us"].items()]
-    return f"{case.title}: shipped {entry['shipped']}, search {entry['search']['seconds']:.0f} s | " + " | ".join(cells)
 
 
 if __name__ == "__main__":

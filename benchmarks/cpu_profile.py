@@ -4,7 +4,7 @@
 
 MODEL is named as `cpu_models.py` says. Each library runs in a process of its own, on all cores and on one, and they are
 measured in turn; what each tells of its kernels is gathered by kind, and by operator of the model as far as names tell.
-Models that are in the results file already stay there. `cpu_profile_page.py` makes the tables.
+Models that are in the results file already stay there. `cpu_profile_tables.py` has the tables.
 
 Options:
     --output: raw results as JSON

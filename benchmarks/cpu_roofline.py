@@ -21,13 +21,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 from cpu_models import cpu_model, model_of, short_name
+from cpu_profile_tables import peak_table
 from onnx import helper
 from testbed import print_table, read_options, write_results
 
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
         }
     found["product_gflops"] = {str(n): products(n) for n in counts}
     found["models"] = {short_name(name): _counted(name) for name in options.models}
-    print_table(["what", *(f"{n} cores" for n in counts)], _rows(found, counts))
+    print_table(*peak_table(found))
     write_results(options, found)
 
 
@@ -157,14 +157,6 @@ def products(threads: int) -> dict[str, list[float]]:
 def _counted(name: str) -> dict[str, int]:
     operators = cpu_model(name).graph.operators
     return {"flops": sum(each.flops for each in operators), "nbytes": sum(each.nbytes for each in operators)}
-
-
-def _rows(found: Mapping[str, Any], counts: Sequence[int]) -> list[list[str]]:
-    rows = [["GFLOP/s, multiply-adds", *(f"{median(found['gflops'][str(n)]):.0f}" for n in counts)]]
-    for key, words in (("read_gb", "GB/s read"), ("triad_gb", "GB/s, a = b + 3 c"), ("product_gflops", "GFLOP/s")):
-        by_cores = [found[key][str(n)] for n in counts]
-        rows += [[f"{words}, {name}", *(f"{median(each[name]):.0f}" for each in by_cores)] for name in by_cores[0]]
-    return rows
 
 
 if __name__ == "__main__":

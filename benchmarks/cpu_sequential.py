@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from children import REST_SECONDS, Child, serve
@@ -32,17 +31,14 @@ WARM, IN_A_ROW = 2, 6
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--child"]:
         return answer(*words[1:])
-    from testbed import latency_cells, print_table, read_options, write_results
+    from testbed import read_options, write_results
 
     takes, before = {"models": {"nargs": "+"}}, {"action": "append", "default": []}
     options = read_options(__file__, words, takes, before=before, rounds=15, output=Path)
-    found, rows = {}, []
+    found = {}
     for model in options.models:
-        found[short_name(model)] = entry = measure(model, options.before, options.rounds)
-        flat = {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
-        rows.append([short_name(model), *latency_cells(flat, "onnxruntime")])
+        found[short_name(model)] = measure(model, options.before, options.rounds)
         write_results(options, {"models": found})
-    print_table(["model", *(f"{name}, ms" for name in flat)], rows)
     return None
 
 

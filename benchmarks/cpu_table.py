@@ -1,59 +1,31 @@
-"""The tables and the chart of what `cpu_networks.py` measured, from its raw samples; measures nothing.
+"""Tables and a chart of `cpu_networks.py` for the README and reports/cpu-networks.md, and of `cpu_sequential.py`.
 
-    python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
-
-Prints the README's table; with `--write` that table is put into the README, and `reports/cpu-networks.md` and its chart
-are rewritten. Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of
-`interleave.compare`.
-
-Options:
-    --write: write the README's table, the page and the chart
+Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of `interleave.compare`.
+The rewrites and rows of reports/cpu-rewrites.md have medians of speedups within rounds: that machine had two speeds.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import (
-    RESULTS,
-    chart,
-    known_results,
-    markdown_table,
-    print_table,
-    ratio_text,
-    read_options,
-    speedup_text,
-    with_table,
-)
+from testbed import NAMES, Table, chart, compared, markdown_table, ratio_text, results, speedup_text, within_rounds
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
 
-ROOT = Path(__file__).parents[1]
-REPORTS = ROOT / "benchmarks" / "reports"
-TEMPLATE = ROOT / "benchmarks" / "cpu_table.template.md"
-PAGE, CHART = REPORTS / "cpu-networks.md", REPORTS / "images" / "cpu-networks.svg"
-
 _DRAWS = 2000
 
 PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
-README_TABLE = f"| network | {PLAIN} |"
 COLUMNS = {
     "onnxruntime-default": "without settings", "openvino": "OpenVINO", "sequential": "one after another, on both cores",
     FOUND: "schedule found",
-}  # fmt: skip
-NAMES = {
-    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
-    "nasnet_a": "NASNet-A large", "nasnet_a@224": "NASNet-A, 224 pixels", "keras_nasnetmobile": "Keras: NASNet-Mobile",
-    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2", "keras_xception": "Keras: Xception",
-    "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
-    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
 }  # fmt: skip
 BRANCHY = (
     "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
@@ -70,20 +42,14 @@ _LINKS = (
 """Each gain by its name: from one alternative to another."""
 
 Entry = Mapping[str, Any]
-Table = tuple[list[str], list[list[str]]]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    takes = {"results": {"type": Path, "nargs": "?", "default": RESULTS / "cpu_networks.json"}}
-    options = read_options(__file__, words, takes, write=False)
-    results = known_results(options.results)
-    print_table(*(short := short_table(results["networks"])))
-    if options.write:
-        readme = ROOT / "README.md"
-        text = with_table(readme.read_text(encoding="utf-8"), README_TABLE, markdown_table(*short))
-        readme.write_text(text, encoding="utf-8")
-        PAGE.write_text(page(results), encoding="utf-8")
-        draw(results["networks"], CHART)
+def section(size: str) -> str:
+    """What ships at a batch size, in sentences and as a table."""
+    found = results("cpu_networks")
+    networks = found["networks"] if size == "1" else found["batches"][size]
+    missing = _missing(found["networks"], networks)
+    return f"{goals(networks)}{missing}\n\n{markdown_table(*table(networks))}"
 
 
 def table(networks: Mapping[str, Entry]) -> Table:
@@ -160,9 +126,9 @@ def goals(networks: Mapping[str, Entry]) -> str:
     least = min(known, key=lambda name: known[name])
     behind = [NAMES.get(name, name) for name, speedup in known.items() if speedup < 0.97]
     sentences = [
-        f"What ships is at least {known[least]:.2f} times as fast as the better of onnxruntime and OpenVINO "
-        f"(on {NAMES.get(least, least)}).",
-        f"It is below 0.97 times on {len(behind) or 'none'} of {len(known)} networks"
+        f"The lowest speedup of what ships over the better of onnxruntime and OpenVINO is {known[least]:.2f} "
+        f"({NAMES.get(least, least)}).",
+        f"It is below 0.97 on {len(behind) or 'none'} of {len(known)} networks"
         f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
     samples_us = [networks[name]["samples_us"] for name in BRANCHY if found.get(name) is not None]
@@ -171,7 +137,7 @@ def goals(networks: Mapping[str, Entry]) -> str:
         mean, low, high = geometric_mean(branchy)
         sentences.append(
             f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches, the geometric mean of these "
-            f"ratios is {mean:.2f} ({low:.2f} to {high:.2f})."
+            f"speedups is {mean:.2f} ({low:.2f} to {high:.2f})."
         )
     return " ".join(sentences)
 
@@ -191,22 +157,6 @@ def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, flo
     return mean(ratios), means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
 
 
-def page(results: Mapping[str, Any]) -> str:
-    """The page of the documentation."""
-    networks, versions = results["networks"], results["versions"]
-    parts = ["## Batch size 1", goals(networks), markdown_table(*table(networks))]
-    for size, entries in results.get("batches", {}).items():
-        if any(entry["samples_us"] for entry in entries.values()):
-            text = f"{goals(entries)}{_missing(networks, entries)}"
-            parts += [f"## Batch size {size}", text, markdown_table(*table(entries))]
-    template, split = TEMPLATE.read_text(encoding="utf-8"), split_table(networks)
-    known = {"onnxruntime": versions["onnxruntime"], "openvino": versions.get("openvino"), **results["machine"]}
-    return (template if split[1] else template.partition("\n## What gains what")[0]).format(
-        **known, others=_others(networks, versions["onnxruntime"]), tables="\n\n".join(parts),
-        split=markdown_table(*split),
-    )  # fmt: skip
-
-
 def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
     """A sentence about networks that were measured at batch size 1 and not here."""
     found = len(dict(in_order(networks)))
@@ -214,18 +164,9 @@ def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
     return "" if found >= whole else f" The other {whole - found} networks were not measured at this batch size."
 
 
-def _others(networks: Mapping[str, Entry], version: str) -> str:
-    """Words for the networks that were measured with another version of onnxruntime."""
-    found: dict[str, list[str]] = {}
-    for name, entry in in_order(networks):
-        own = entry.get("versions", {}).get("onnxruntime", version)
-        if own != version:
-            found.setdefault(own, []).append(NAMES.get(name, name))
-    return "".join(f"; {', '.join(names)} with onnxruntime {own}" for own, names in found.items())
-
-
-def draw(networks: Mapping[str, Entry], path: Path) -> None:
+def draw(path: Path) -> None:
     """A bar for each alternative of each network: how many times as fast as onnxruntime, with the interval."""
+    networks = results("cpu_networks")["networks"]
     bars = {"openvino": "#a9b4c2", "sequential": "#e0a458", FOUND: "#4c78a8", SHIPPED: "#1d242d"}
     words = {**COLUMNS, "sequential": "one after another", SHIPPED: "what ships"}
     shown = list(in_order(networks))
@@ -245,5 +186,63 @@ def draw(networks: Mapping[str, Entry], path: Path) -> None:
         axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
 
 
-if __name__ == "__main__":
-    main()
+def sessions_table(models: Mapping[str, Any]) -> Table:
+    """All operators in one session, and each divided over the cores by the executor."""
+    rows, gains = [], []
+    for name, entry in models.items():
+        taken = medians_us(entry)
+        found = [compared(taken, "session")[each] for each in ("sequential", "before")]
+        gains.append([each.value for each in found])
+        rows.append([NAMES[name], *(_ms(taken[each]) for each in ("session", "sequential")), *map(ratio_text, found)])
+    mean = ["geometric mean", "", "", *(f"{statistics.geometric_mean(each):.2f}" for each in zip(*gains, strict=True))]
+    return ["network", "one session", "divided by us", "speedup", "speedup before"], [*rows, mean]
+
+
+def rewrites_table(*files: Mapping[str, Any]) -> Table:
+    """The version before the rewrites and the one after, with counts of both plans."""
+    rows = []
+    for name, entry in ((name, entry) for models in files for name, entry in models.items()):
+        taken, ways = medians_us(entry), ("before", "sequential")
+        counts = [entry["counts"][each] for each in ways]
+        cells = [_ms(taken["onnxruntime"], 2)]
+        for each in reversed(ways):
+            cells += [_ms(taken[each], 2), ratio_text(within_rounds(taken, "onnxruntime", each))]
+        both = (", ".join(str(count(each)) for each in counts) for count in (_conversions, _tasks))
+        rows.append([_title(name), *cells, *both])
+    headers = ["network", "onnxruntime ms", "now ms", "times onnxruntime", "before ms", "times onnxruntime"]
+    return [*headers, "conversions, before and now", "tasks of the longer lane, before and now"], rows
+
+
+def rows_table(*files: Mapping[str, Any]) -> Table:
+    """Rows and sums in place; "before" is the version before both, "before 2" the one with rows alone."""
+    rows = []
+    for name, entry in {name: entry for models in reversed(files) for name, entry in models.items()}.items():
+        taken, pairs = (
+            medians_us(entry),
+            (("onnxruntime", "sequential"), ("before", "before 2"), ("before 2", "sequential")),
+        )
+        cells = (_ms(taken[each], 2) for each in ("onnxruntime", "before", "sequential"))
+        rows.append([_title(name), *cells, *(ratio_text(within_rounds(taken, *pair)) for pair in pairs)])
+    headers = ["network", "onnxruntime", "before", "now", "now, over onnxruntime", "rows, over before"]
+    return [*headers, "sums in place, over rows alone"], rows
+
+
+def medians_us(entry: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The median of each turn."""
+    return {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
+
+
+def _conversions(counts: Mapping[str, Any]) -> int:
+    return int(counts["conversions"])
+
+
+def _tasks(counts: Mapping[str, Any]) -> int:
+    return max(counts["tasks"])
+
+
+def _ms(samples_us: Sequence[float], digits: int = 1) -> str:
+    return f"{median(samples_us) / 1e3:.{digits}f}"
+
+
+def _title(name: str) -> str:
+    return NAMES.get(name.removeprefix("zoo:"), name)

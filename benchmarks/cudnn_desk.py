@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from cudnn_layouts import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
-from testbed import print_table, read_options, write_results
+from testbed import print_table, read_options, table_of, write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
@@ -255,7 +255,7 @@ def _stored(options: Namespace, device: GpuDescription) -> list[dict[str, Any]]:
             lowering = lower(LoweredModel(model, *preferred(precision, gpu), gpu=gpu), sequential(model.graph))
             cells = _stored_cells(list(dict.fromkeys(graphs_of(lowering))), device)
             rows.append(dict(zip(titles, (name, precision, *cells), strict=True)))
-    print_table(titles, [list(row.values()) for row in rows])
+    print_table(*table_of(rows))
     return rows
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed import known_results, markdown_table, read_options, write_results
+from testbed import RESULTS, Table, known_results, print_table, read_options, write_results
 
 from iosched import Model, Stage, Strategy, load_model
 from iosched.models.errors import IoschedError
@@ -160,7 +160,8 @@ def main() -> None:
     except IoschedError as error:
         sys.exit(f"{error}")
     write_results(options, _columns(found[0]), seeds={}, in_lines=True)
-    print("\n".join((*table(found), "", *before_and_now(found), "", *left(found))))
+    for each in (table, before_and_now, left):
+        print_table(*each(found))
 
 
 def _columns(found: Row) -> Row:
@@ -223,6 +224,13 @@ def _facts(which: str, plan: BuiltCudnnPlan, guess: CudnnPlanGuess) -> Row:
     }
 
 
+def of_gpus(kind: str, *gpus: str) -> Table:
+    """One of the tables for the results of some GPUs."""
+    made = {"before and now": before_and_now, "left": left}.get(kind, table)
+    headers, rows = made([read(RESULTS / f"cudnn-layouts-{gpu}.json") for gpu in gpus])
+    return headers, [row for row in rows if kind != "fp32" or row[1] == "fp32"]
+
+
 def _cells(found: Sequence[Row]) -> Iterator[tuple[str, str, int, str, list[Row]]]:
     """GPU, precision, batch size and layout with their rows."""
     for each in found:
@@ -232,14 +240,14 @@ def _cells(found: Sequence[Row]) -> Iterator[tuple[str, str, int, str, list[Row]
             yield f"{about['device']}, cuDNN {about['cudnn']}", *key, of_cell
 
 
-def table(found: Sequence[Row]) -> Iterator[str]:
+def table(found: Sequence[Row]) -> Table:
     headers = ["GPU", "precision", "batch", "layout", "graphs", f"first: {', '.join(KINDS)}", "taken: the same"]
     cells = []
     for gpu, precision, batch_size, layout, rows in _cells(found):
         text = f"**{layout.upper()}**" if rows[0]["preferred"] else layout.upper()
         counts = (_counts(rows, which) for which in ("first", "taken"))
         cells.append([gpu, precision, str(batch_size), text, str(len(rows)), *counts])
-    yield from markdown_table(headers, cells).splitlines()
+    return headers, cells
 
 
 def _counts(rows: Sequence[Row], which: str) -> str:
@@ -247,7 +255,7 @@ def _counts(rows: Sequence[Row], which: str) -> str:
     return ", ".join(str(counts[kind]) for kind in KINDS)
 
 
-def before_and_now(found: Sequence[Row]) -> Iterator[str]:
+def before_and_now(found: Sequence[Row]) -> Table:
     """Conversions as the runtime was, and as it is."""
     cells = []
     for each in found:
@@ -258,10 +266,10 @@ def before_and_now(found: Sequence[Row]) -> Iterator[str]:
             counts = (n for part in (before, now) for n in (len(part), part.count("tensors"), part.count("generic")))
             cells.append([each["about"]["device"], precision, *map(str, counts)])
     headers = ["GPU", "precision", "graphs before", "convert", "generic", "graphs now", "convert", "generic"]
-    yield from markdown_table(headers, cells).splitlines()
+    return headers, cells
 
 
-def left(found: Sequence[Row]) -> Iterator[str]:
+def left(found: Sequence[Row]) -> Table:
     """Graphs whose plan copies tensors or is generic, in the layout that is preferred: images and filters."""
     graphs: dict[tuple[str, ...], list[str]] = {}
     for each in found:
@@ -270,7 +278,7 @@ def left(found: Sequence[Row]) -> Iterator[str]:
                 key = (each["about"]["device"], row["precision"], row["network"], row["taken_copies"])
                 graphs.setdefault(key, []).append(", ".join(_SHAPE.findall(row["graph"])[:2]))
     rows = [[*key, "; ".join(texts)] for key, texts in graphs.items()]
-    yield from markdown_table(["GPU", "precision", "network", "plan", "images, filters"], rows).splitlines()
+    return ["GPU", "precision", "network", "plan", "images, filters"], rows
 
 
 if __name__ == "__main__":

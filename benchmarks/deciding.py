@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from testbed import markdown_table, read_options, results, write_results
+from testbed import Table, print_table, read_options, results, write_results
 
 from iosched.jobs.time_budget import LEAST_DECIDING_S, MOST_DECIDING_S
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
@@ -157,18 +158,28 @@ def measured(searches: int, calls: int) -> list[dict[str, object]]:
     return rows
 
 
-def tables(rows: Sequence[Mapping[str, object]]) -> str:
-    """The rates in percent, as a table for people."""
-    words = ("faster", "equal", "slower", "undecided")
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Shares of wrong verdicts, of a gain of 3 % that was found, and of undecided searches."""
+    wrong: Mapping[str, Callable[[float], bool]] = {
+        "faster": lambda ratio: ratio <= 1,
+        "slower": lambda ratio: ratio >= 1,
+        "equal": lambda ratio: abs(ratio - 1) > 0.02,
+    }
     cells = []
-    for row in rows:
-        for when in ("first", "last") if row["calls"] != 1 else ("first",):
-            counts, n = row[when], row["searches"]
-            assert isinstance(counts, Mapping)
-            assert isinstance(n, int)
-            rates = [f"{100 * counts.get(word, 0) / n:.1f}" for word in words]
-            cells.append([str(row["script"]), f"{row['ratio']:.2f}", when, str(n), *rates])
-    return markdown_table(["script", "true ratio", "call", "searches", *words], cells)
+    for script in dict.fromkeys(row["script"] for row in rows):
+        own = [row for row in rows if row["script"] == script]
+        for when, calls in (("first", 1), ("last", own[0]["calls"])):
+            shares = [_share(own, when, verdict, is_wrong) for verdict, is_wrong in wrong.items()]
+            found = _share(own, when, "faster", lambda ratio: ratio == 1.03)
+            undecided = _share(own, when, "undecided", lambda _: True)
+            cells.append([script, calls, *(f"{share:.1%}" for share in shares), f"{found:.0%}", f"{undecided:.0%}"])
+    headers = ["script", "calls", *(f"wrong `{verdict}`" for verdict in wrong)]
+    return [*headers, "gain of 3 % found", "undecided"], cells
+
+
+def _share(rows: Sequence[Mapping[str, Any]], when: str, verdict: str, is_counted: Callable[[float], bool]) -> float:
+    counted = [row for row in rows if is_counted(row["ratio"])]
+    return sum(row[when].get(verdict, 0) for row in counted) / sum(row["searches"] for row in counted)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -176,7 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, output=Path, searches=10000, calls=10)
     rows = measured(options.searches, options.calls)
     write_results(options, {"rest_s": REST_S, "search_s": SEARCH_S, "rows": rows}, seeds={"rounds": 0})
-    print(tables(rows))
+    print_table(*table(rows))
 
 
 if __name__ == "__main__":

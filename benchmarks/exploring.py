@@ -32,7 +32,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from testbed import RESULTS, interval_text, known_results, print_table, read_options, write_results
+from testbed import RESULTS, Table, interval_text, known_results, print_table, read_options, write_results
 
 from iosched import Model, OptimizeSettings, Variant, variant_of
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
@@ -47,7 +47,6 @@ space (`shared`), and for some also with an empty one (`alone`) and once more wi
 
 Stages = dict[str, Mapping[str, int]]
 Key = tuple[str, int]
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 LEAST_VARIANT_S = 40.0
 ALONE_EVERY = 5
 AT_A_TIME = 20  # variants in a row of the table

@@ -1,7 +1,6 @@
 """What commands gain by two workers of one core each on this machine, over one: real measurements, through Ray.
 
     python benchmarks/fleet_local.py [--rounds 2] [-o benchmarks/results/fleet-local.json]
-        [--page benchmarks/reports/fleet-local.md]
 
 Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
 of one thread, and with two. They take turns. The seconds are those of the whole command, with starting Ray and the
@@ -10,7 +9,6 @@ workers. More workers than this machine has cores cannot be tried here, and thos
 Options:
     --rounds: how often each case has its turn
     --output: raw results as JSON
-    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed import markdown_table, put_between, range_text, read_options, write_results
+from testbed import Table, print_table, range_text, read_options, write_results
 
 ROUNDS = 2
 WORKERS: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +57,7 @@ def told(command: str, found: Mapping[str, Any]) -> dict[str, Any]:
     return {"trials": found["trials"], "failed": found["failed"]}
 
 
-def table(runs: Sequence[Mapping[str, Any]]) -> str:
+def table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Medians, and in parentheses the lowest and the highest."""
     rows = []
     for command in COMMANDS:
@@ -71,21 +69,19 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
         seconds = (range_text(walls[workers], ".0f") for workers in WORKERS)
         rows.append([f"`{command}`", *seconds, range_text(ups, ".2f")])
     headers = ["", *(f"{workers}: seconds" for workers in WORKERS), "two are as fast as one, times"]
-    return markdown_table(headers, rows)
+    return headers, rows
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    options = read_options(__file__, words, rounds=ROUNDS, output=Path, page=Path)
+    options = read_options(__file__, words, rounds=ROUNDS, output=Path)
     runs: list[dict[str, Any]] = []
     for number in range(options.rounds):
         for command in COMMANDS:
             for workers in WORKERS:
                 runs.append({"round": number, **run(command, workers)})
                 print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
-    print(table(runs))
+    print_table(*table(runs))
     write_results(options, {"runs": runs})
-    if options.page:
-        put_between(options.page, f"{table(runs)}\n", "local", "end")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What several workers gain on one search on a real local Ray cluster.
 
     python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
-        [-o benchmarks/results/fleet-search.json] [--page benchmarks/reports/fleet-simulation.md]
+        [-o benchmarks/results/fleet-search.json]
 
 All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that
 workers sleep for a seeded length instead of measuring, so that there can be more of them than cores, and that whole
@@ -13,7 +13,6 @@ Options:
     --workers: how many, one fleet after another, with 1 among them
     --rounds: how often each case has its turn
     --output: raw results as JSON
-    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import markdown_table, write_results
+from testbed import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
@@ -38,7 +37,7 @@ from functools import partial
 from clusters import surroundings
 from fleet_slept import Notes, unbound_places
 from ray_workers import WARMING
-from testbed import put_between, range_text, read_options
+from testbed import Table, print_table, range_text, read_options
 
 from iosched import ExecutionError, Model
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched
@@ -123,7 +122,7 @@ def run(model: Model, workers: int) -> dict[str, Any]:
     return {"wall_s": wall_s, "known_s": known_s, "measured": measured, "stages": stages}
 
 
-def table(runs: Sequence[Mapping[str, Any]]) -> str:
+def table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Medians, and in parentheses the lowest and the highest."""
     kinds = sorted({(run["model"], run["workers"]) for run in runs})
     headers = ["", "workers", "seconds", "times as fast as one", "stages measured", "all known: seconds"]
@@ -136,12 +135,12 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
         known = range_text([run["known_s"] for run in same], ".1f")
         walls = range_text([run["wall_s"] for run in same], ".1f")
         rows.append([kind[0], str(kind[1]), walls, range_text(ups, ".2f"), f"{measured:.0f}", known])
-    return markdown_table(headers, rows)
+    return headers, rows
 
 
 def main(words: Sequence[str] | None = None) -> None:
     takes = {"models": list(MODELS)}
-    options = read_options(__file__, words, takes, workers=(1, 16), rounds=ROUNDS, output=Path, page=Path)
+    options = read_options(__file__, words, takes, workers=(1, 16), rounds=ROUNDS, output=Path)
     # More workers than cores, which the command line refuses.
     ray_transport.local_places = partial(unbound_places, lanes=LANES)
     runs: list[dict[str, Any]] = []
@@ -155,11 +154,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 runs.append({**about, **found})
                 told = {key: value for key, value in runs[-1].items() if key != "stages"}
                 print(json.dumps(told), file=sys.stderr, flush=True)
-    print(table(runs))
+    print_table(*table(runs))
     kept = [{key: value for key, value in each.items() if key != "stages"} for each in runs]
     write_results(options, {"runs": kept})
-    if options.page:
-        put_between(options.page, f"{table(runs)}\n", "searched", "end")
 
 
 if __name__ == "__main__":

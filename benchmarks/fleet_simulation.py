@@ -1,13 +1,12 @@
 """SIMULATED: what a fleet gives, by the state machine that gives out its work and by times that are made up.
 
-    python benchmarks/fleet_simulation.py [-o results.json] [--page benchmarks/reports/fleet-simulation.md]
+    python benchmarks/fleet_simulation.py [-o results.json]
 
 Beside the tables of the paper on distributed EA-NAS (TPDS): its Table 5 (and Figure 6, which draws it), Figure 7, and
 Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same results come out everywhere.
 
 Options:
     --output: results as JSON
-    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from fleet_events import (
     generation_sizes,
     lognormal_s,
 )
-from testbed import between, markdown_table, range_text, read_options, write_results, zoo_model
+from testbed import Table, range_text, read_options, write_results, zoo_model
 
 from iosched import OptimizeSettings, Stage, Strategy
 from iosched.jobs.optimize_task import Optimize
@@ -235,16 +234,12 @@ def message_sizes() -> list[dict[str, Any]]:
     ]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, str]:
-    """The tables of the page, by name, as Markdown."""
-    makers = {"table_5": _table_5, "figure_7": _figure_7, "barrier": _barrier, "unlike": _unlike, "beyond": _beyond}
-    made = {name.replace("_", "-"): make(results[name]) for name, make in makers.items()}
-    rows = results["messages"]
-    texts = [[row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in rows]
-    return {**made, "messages": markdown_table(["message", "bytes", "and"], texts)}
+def messages_table(rows: Rows) -> Table:
+    texts = [[row["message"], row["fixed"], f"{row['more']:.0f} for each {row['each']}"] for row in rows]
+    return ["message", "bytes", "and"], texts
 
 
-def _table_5(rows: Rows) -> str:
+def table_5_table(rows: Rows) -> Table:
     alone, alone_hours = rows[0]["individuals"], rows[0]["hours"]
     headers = ["workers", "individuals", "hours, printed", "simulated", "without the barrier"]
     headers += ["speed-up, printed hours", "simulated", "without the barrier"]
@@ -255,34 +250,34 @@ def _table_5(rows: Rows) -> str:
         )
         printed = f"{row['individuals'] / row['hours'] / (alone / alone_hours):.2f}"
         cells.append([str(row["workers"]), str(row["individuals"]), f"{row['hours']:.2f}", *hours, printed, *speed_ups])
-    return markdown_table(headers, cells)
+    return headers, cells
 
 
-def _figure_7(rows: Rows) -> str:
+def figure_7_table(rows: Rows) -> Table:
     headers = ["workers", "hours", "without the barrier", "individuals of each", "without the barrier"]
     cells = []
     for row in rows:
         hours = [range_text(row[way]["hours"], ".1f") for way in WAYS]
         counts = [", ".join(f"{count:.0f}" for count in row[way]["by_worker"]) for way in WAYS]
         cells.append([row["cluster"], *hours, *counts])
-    return markdown_table(headers, cells)
+    return headers, cells
 
 
-def _barrier(rows: Rows) -> str:
+def barrier_table(rows: Rows) -> Table:
     ways = list(dict.fromkeys(row["way"] for row in rows))
     speed_up = {(row["way"], row["spread"]): range_text(row["speed_up"], ".2f") for row in rows}
     headers = ["speed-up of four workers", *(f"spread {spread}" for spread in SPREADS)]
-    return markdown_table(headers, [[way, *(speed_up[way, spread] for spread in SPREADS)] for way in ways])
+    return headers, [[way, *(speed_up[way, spread] for spread in SPREADS)] for way in ways]
 
 
-def _unlike(rows: Rows) -> str:
+def unlike_table(rows: Rows) -> Table:
     found = {(row["mix"], row["way"]): range_text(row["efficiency"], ".1%") for row in rows}
     ways = ("generations", "steady state")
     headers = ["speeds", *(f"{way}: part of their sum" for way in ways)]
-    return markdown_table(headers, [[mix, *(found[mix, way] for way in ways)] for mix in MIXES])
+    return headers, [[mix, *(found[mix, way] for way in ways)] for mix in MIXES]
 
 
-def _beyond(rows: Rows) -> str:
+def beyond_table(rows: Rows) -> Table:
     headers = ["workers", "", "works", "hours", "efficiency", "workers lost", "time in vain", "works given up"]
     cells = []
     for row in rows:
@@ -293,26 +288,15 @@ def _beyond(rows: Rows) -> str:
             f"{row['lost']:,.0f}",
         )
         cells.append([f"{row['workers']:,}", row["way"], *ran, f"{row['in_vain_share']:.1%}", f"{row['failed']:.0f}"])
-    return markdown_table(headers, cells)
-
-
-def page_with(page: str, results: Mapping[str, Any]) -> str:
-    """The page with its tables rewritten, each between its marks."""
-    for name, table in tables(results).items():
-        page = between(page, f"{table}\n", name, "end")
-    return page
+    return headers, cells
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    options = read_options(__file__, words, output=Path, page=Path)
+    options = read_options(__file__, words, output=Path)
     makers = (table_5, figure_7, barrier, unlike, beyond)
     made = {make.__name__: make() for make in makers}
     results = json.loads(json.dumps({"mean_s": MEAN_S, **made, "messages": message_sizes()}))
-    for name, table in tables(results).items():
-        print(f"{name}\n\n{table}\n", flush=True)
     write_results(options, results, seeds={"first run": 0, "last run": SEEDS - 1})
-    if options.page:
-        options.page.write_text(page_with(options.page.read_text(), results))
 
 
 if __name__ == "__main__":

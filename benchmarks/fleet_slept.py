@@ -1,7 +1,6 @@
 """What a fleet makes of slept work on a real local Ray cluster: speed-up, idle shares, messages and their bytes.
 
     python benchmarks/fleet_slept.py [--workers 1,2,4] [--rounds 3] [-o benchmarks/results/fleet-slept.json]
-        [--page benchmarks/reports/fleet-simulation.md]
 
 Workers sleep instead of measuring, for seeded lengths, so that there can be more of them than cores: what is measured
 is what the fleet, its transport, Ray and the database cost, and nothing of a device. Jobs are score commands that
@@ -14,7 +13,6 @@ Options:
     --workers: how many, one fleet after another, with 1 among them
     --rounds: how often each size has its turn
     --output: raw results as JSON
-    --page: page whose tables are rewritten
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
-from testbed import markdown_table, write_results
+from testbed import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
 from ray_workers import slept_task
 from scripted import fire
-from testbed import put_between, range_text, read_options
+from testbed import Table, print_table, range_text, read_options
 
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand
@@ -203,7 +201,7 @@ def message_cost_s(what: str, runs: Sequence[Mapping[str, Any]]) -> float:
     return lost_s / (2 * simulated(alone[0], 0.0).packets)
 
 
-def table(runs: Sequence[Mapping[str, Any]]) -> str:
+def table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Medians, and in parentheses the lowest and the highest."""
     kinds = sorted({(run["what"], run["workers"]) for run in runs})
     headers = ["", "workers", "speed-up", "simulated", "if messages took no time", "idle"]
@@ -224,7 +222,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
                 *(_each(what, same, way, "nbytes", ",.0f") for way in ("sent", "received")),
             ]
         )
-    return markdown_table(headers, rows)
+    return headers, rows
 
 
 def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, form: str) -> str:
@@ -232,7 +230,7 @@ def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, fo
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    options = read_options(__file__, words, workers=(1, 2, 4), rounds=ROUNDS, output=Path, page=Path)
+    options = read_options(__file__, words, workers=(1, 2, 4), rounds=ROUNDS, output=Path)
     ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
     runs, commands = [], []
     for number in range(options.rounds):
@@ -243,10 +241,8 @@ def main(words: Sequence[str] | None = None) -> None:
                     found = run(pool, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
                     runs.append({"what": what, "workers": workers, "round": number, **found})
                     print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
-    print(table(runs))
+    print_table(*table(runs))
     write_results(options, {"commands_s": commands, "runs": runs})
-    if options.page:
-        put_between(options.page, f"{table(runs)}\n", "slept", "end")
 
 
 if __name__ == "__main__":

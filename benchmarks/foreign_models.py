@@ -1,7 +1,6 @@
 """What comes of models that other programs wrote: each is read, planned for, and run by two plans beside onnxruntime.
 
 python benchmarks/foreign_models.py MODELS.json     tries models, and keeps what came of each
-python benchmarks/foreign_models.py --write         writes the table of benchmarks/reports/foreign-models.md
 
 MODELS.json is a list of objects: `file` beside it, `made_by`, and where dimensions are open `batch_size` or
 `input_shapes`. The first plan is the greedy schedule, which runs side by side whatever can; the second is the one found
@@ -17,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed import RESULTS, keep_results, known_results, markdown_table, put_between, read_options
+from testbed import RESULTS, keep_results, known_results, markdown_table, read_options
 
 from iosched import IoschedError, Model, ScheduleDocument, load_model, run
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -26,7 +25,7 @@ from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.document import model_dtype
 
-OUT, PAGE = RESULTS / "foreign-models.json", Path(__file__).parent / "reports" / "foreign-models.md"
+OUT = RESULTS / "foreign-models.json"
 PLANS = ("side by side", "V100")
 _NO_ESTIMATE = "latencies are known for floats alone"
 
@@ -109,7 +108,7 @@ def _safe(text: str) -> str:
 
 
 def main() -> None:
-    asked = read_options(__file__, None, {"models": {"type": Path, "nargs": "?"}}, results=OUT, write=False)
+    asked = read_options(__file__, None, {"models": {"type": Path, "nargs": "?"}}, results=OUT)
     rows = known_results(asked.results).get("models", [])
     if asked.models is not None:
         done = {row["file"] for row in rows}
@@ -121,8 +120,6 @@ def main() -> None:
             rows.append({"file": each["file"], "made_by": each["made_by"], **found})
             rows.sort(key=lambda row: (row["made_by"], row["file"]))
             keep_results(asked.results, {"models": rows}, goes_on=True, in_lines=True)
-    if asked.write:
-        put_between(PAGE, f"\n{table(rows)}\n")
 
 
 if __name__ == "__main__":

@@ -146,13 +146,13 @@ def table(records: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[st
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         strides = record.get("strides")
-        stride = f", stride {max(strides)}" if isinstance(strides, tuple) else ""
+        stride = f", stride {max(strides)}" if isinstance(strides, (tuple, list)) else ""
         groups.setdefault(f"{record['kernel']}{stride}", []).append(record)
     rows = []
     for name, group in sorted(groups.items()):
         spread = [sorted(ratio(each, key) for each in group) for key in ("sectors", "distinct_sectors")]
         rows.append([name, str(len(group)), *(f"{low[0]:.2f}, {median(low):.2f}, {low[-1]:.2f}" for low in spread)])
-    return ["kernel", "shapes", "sectors, NCHW over NHWC: least, median, most", "distinct sectors, likewise"], rows
+    return ["kernel", "shapes", "sectors of all requests", "distinct sectors of a block"], rows
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ Networks that the zoo does not have come from files, see `README.md`; what needs
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analytic import graph_of
-from testbed import gpu_spec, print_table, read_options, write_results
+from testbed import Table, gpu_spec, print_table, read_options, write_results
 
 from iosched import ComputationGraph, Schedule, load_model, search
 from iosched.models.zoo import names
@@ -168,22 +168,25 @@ def _ms(cost: AnalyticCost, schedule: Schedule) -> float:
     return cost.schedule_latency_us(schedule) / 1000
 
 
-def print_tables(record: Record) -> None:
-    """The tables of benchmarks/reports/analytic-evidence.md."""
-    rows = []
-    for each in record["in_graphs"]:
+def graphs_table(rows: Sequence[Record]) -> Table:
+    """Networks in CUDA graphs, published and by the model."""
+    cells = []
+    for each in rows:
         names = f"{each['network']}, {each['batch']}", _published(each), f"{each['gpu']}, {each['precision']}"
-        rows.append([*names, *_ranges(each)])
+        cells.append([*names, *_ranges(each)])
     headers = ["network, batch", "published: one stream, several", "model's GPU", "sequential", "greedy", "found"]
-    print_table(headers, rows)
-    print()
+    return headers, cells
+
+
+def schedules_table(schedules: Mapping[str, Record]) -> Table:
+    """Schedules that are made for streams and for graphs, under both."""
     rows = []
-    for name, each in record["schedules"].items():
+    for name, each in schedules.items():
         counts = (f"{each[key]['streams']} and {each[key]['graph']}" for key in ("stages", "merged"))
         other = f"{each['ms']['launched by graph, made for streams']:.2f}"
         rows.append([name, *(_row(each, launch) for launch in ("streams", "graph")), other, *counts])
     headers = ["network", "streams: sequential, greedy, found", "graph: the same", "the streams' schedule in a graph"]
-    print_table([*headers, "stages, streams and graph", "of them merged"], rows)
+    return [*headers, "stages, streams and graph", "of them merged"], rows
 
 
 def _published(each: Record) -> str:
@@ -223,7 +226,8 @@ def main() -> None:
     networks = Networks(dict(arguments.model))
     record: Record = {"models": networks.described(), "in_graphs": in_graphs(networks)}
     record |= {"schedules": schedules(networks)}
-    print_tables(record)
+    print_table(*graphs_table(record["in_graphs"]))
+    print_table(*schedules_table(record["schedules"]))
     write_results(arguments, record, seeds={})
 
 

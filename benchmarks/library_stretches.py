@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 from cpu_models import cpu_model
 from second_library import samples_of
-from testbed import latency_cells, print_table, read_options, write_results
+from testbed import NAMES, Table, latency_cells, print_table, read_options, write_results
 
 from iosched import Block, Model, Operator, Schedule, Stage, load_model, write_model
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -75,14 +75,27 @@ def main(words: Sequence[str] | None = None) -> None:
     """Measures each network and prints the table."""
     options = read_options(__file__, words, {"models": {"nargs": "+"}}, pieces=8, budget=60.0, rounds=15, output=Path)
     found: dict[str, dict[str, Any]] = {}
-    rows = []
     for text in options.models:
         model = cpu_model(text)
-        entry = found[model.name] = measured(model, options)
-        samples_us = entry["samples_us"]
-        rows.append([model.name, *latency_cells(samples_us, OPENVINO), str(entry["stretches"])])
+        found[model.name] = measured(model, options)
         write_results(options, {"models": found}, rivals=["openvino"])
-    print_table(["model", *(f"{name}, ms" for name in samples_us), "stretches"], rows)
+    print_table(*table(found))
+
+
+def table(models: Mapping[str, Any]) -> Table:
+    """Pieces alone by either library, and the chain of the faster ones with speedups over the whole by a schedule."""
+    rows = []
+    for name, entry in models.items():
+        pieces = [{way: median(us) / 1e3 for way, us in piece["samples_us"].items()} for piece in entry["pieces"]]
+        faster = sum(piece[OPENVINO] < piece[OURS] for piece in pieces)
+        sums = sum(piece[OURS] for piece in pieces), sum(min(piece.values()) for piece in pieces)
+        samples = {way: entry["samples_us"][way] for way in (OURS, OPENVINO, "chain")}
+        cells = (f"{ms:.2f}" for ms in sums)
+        rows.append(
+            [NAMES.get(name, name), f"{faster} of {len(pieces)}", *cells, *latency_cells(samples, OURS, in_rounds=True)]
+        )
+    headers = ["network", "pieces in which OpenVINO's median is less", "sum of our pieces", "of the faster ones"]
+    return [*headers, "the whole by our schedule", "on OpenVINO", "as the chain of segments"], rows
 
 
 def measured(model: Model, options: Namespace) -> dict[str, Any]:

@@ -28,15 +28,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import known_results, print_table, read_options, write_results
+from testbed import NAMES, Table, interval_text, known_results, read_options, write_results
 
 from iosched.jobs.bench import busy_processes
 from iosched.models.export import write_model
 
-HEADERS = (
-    *("model", "load", "version", "seconds", "measurements", "ships", "verdict", "measured", "best of ours"),
-    *("predicted over measured", "repeat"),
-)
 _HALF = """
 import random, time
 draws = random.Random(0)
@@ -63,9 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
             if _key(asked) in done:
                 continue
             calls.append({**asked, **called(commands[version], source, load)})
-            print_table(HEADERS, [row(calls[-1])])
             write_results(options, {"calls": calls}, rivals=("openvino",), goes_on=True)
-    print_table(HEADERS, [row(each) for each in calls])
 
 
 def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
@@ -105,20 +99,28 @@ def loaded(load: str) -> Iterator[None]:
         yield
 
 
-def row(call: Mapping[str, Any]) -> list[str]:
-    """A call in the table; `measured` and `best of ours` are how many times as fast as the faster of the runtimes."""
-    latency_us = call["latency_us"]
-    runtime_us = min(us for us in (latency_us["reference"], latency_us["openvino"]) if us is not None)
-    found_us = latency_us["measured"]
-    ratio = latency_us["ratio"]
-    return [
-        *(call["model"], call["load"], call["version"], f"{call['seconds']:.0f}"),
-        *(str(call["search"]["measurements"]), call["shipped"], call.get("verdict") or ""),
-        f"{runtime_us / found_us:.3f}" if found_us else "",
-        "" if not ratio else f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}) {ratio['of']}",
-        f"{latency_us['predicted'] / found_us:.3f}" if found_us and call.get("candidate") in (None, "iosched") else "",
-        str(call["repeat"]),
-    ]
+def table(calls: Sequence[Mapping[str, Any]], before: str, now: str) -> Table:
+    """A row of the report for each network and load: two versions next to each other."""
+    by_key = {_key(each): each for each in calls}
+    rows = []
+    for model, load in dict.fromkeys((each["model"], each["load"]) for each in calls):
+        if load == "half" or (model, load, 0, before) not in by_key:
+            continue
+        cells: list[str] = []
+        for version in (before, now):
+            call = by_key[model, load, 0, version]
+            shipped = {"iosched": "ours", "reference": "onnxruntime", "openvino": "OpenVINO"}.get(
+                call["shipped"], "ours"
+            )
+            cells += [f"{call['seconds']:.0f}", f"{call['search']['measurements']:,}", shipped]
+        ratio, measured_us = call["latency_us"]["ratio"], call["latency_us"]["measured"]
+        best = interval_text(ratio["median"], ratio["low"], ratio["high"]) if ratio else ""
+        is_found = measured_us and call.get("candidate") in (None, "iosched")
+        predicted = f"{call['latency_us']['predicted'] / measured_us:.2f}" if is_found else ""
+        busy = ", one core busy" if load == "core" else ""
+        rows.append([NAMES[model] + busy, *cells, call["verdict"], best, predicted])
+    headers = ["network", "before: s", "measurements", "ships", "now: s", "measurements", "ships"]
+    return [*headers, "verdict", "best of ours over the faster runtime", "predicted / measured"], rows
 
 
 if __name__ == "__main__":

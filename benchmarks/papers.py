@@ -3,7 +3,7 @@
     python benchmarks/papers.py -o benchmarks/results/papers.json     # some minutes; measures nothing
 
 The papers are Ding's thesis on IOS, its conference version (MLSys 2021), and DOS, the method before it.
-`papers_page.py` makes benchmarks/reports/papers.md of these results and of those of the other scripts.
+`papers_tables.py` has the tables of benchmarks/reports/papers.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import compared, in_turn, known_results, print_table, ratio_text, read_options, write_results
+from testbed import NAMES, Table, compared, in_turn, known_results, print_table, read_options, write_results
 
 from iosched import Model, Schedule, search
 from iosched.profiler.devices.cpu.device import CpuDevice
@@ -40,9 +40,6 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.inputs import random_inputs
 
 MAX_SECONDS = 300.0  # that the schedules of a model are run in turn
-HEADERS = (
-    "model", "pair", "gap", "seconds", "stages", "measurements", "predicted ms", "measured ms", "over --gap 0"
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,8 @@ def main(words: Sequence[str] | None = None) -> None:
     calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
     for name in options.models:
         calls.append(observed(name, options))
-        print_table(HEADERS, rows(calls[-1]))
         write_results(options, {"calls": calls}, goes_on=True)
+    print_table(*table(calls))
     ratios = [geometric_mean(pair_ratios(call)) for call in calls]
     print(f"geometric mean over {len(ratios)} calls: {geometric_mean(ratios):.3f}")
 
@@ -114,19 +111,25 @@ def pair_ratios(call: Mapping[str, Any]) -> list[float]:
     return [median(a / b for a, b in zip(plain, predicts, strict=True)) for plain, predicts in pairs]
 
 
-def rows(call: Mapping[str, Any]) -> list[list[str]]:
-    """The searches of a call, for people."""
+def table(calls: Sequence[Mapping[str, Any]]) -> Table:
+    """A row of the report for each network: medians over its searches, and the speedup of each pair."""
     found = []
-    for key, each in call["searches"].items():
-        pair = key.split()[0]
-        ratio = compared(call["samples_us"], f"{pair} plain").get(key) if each["gap_percent"] else None
-        taken = call["samples_us"][key]
-        found.append([
-            *(call["model"], pair, f"{each['gap_percent']:g}", f"{each['seconds']:.1f}", str(each["stages"])),
-            *(str(each["measurements"]), f"{each['predicted_us'] / 1000:.2f}", f"{median(taken) / 1000:.2f}"),
-            ratio_text(ratio),
-        ])  # fmt: skip
-    return found
+    for call in calls:
+        searches = call["searches"].values()
+        both = [[each for each in searches if bool(each["gap_percent"]) is way] for way in (True, False)]
+        counts = (f"{median(each['stages'] for each in own):,}" for own in both)
+        seconds = (f"{median(each['seconds'] for each in own):.1f}" for own in both)
+        pairs = [compared(call["samples_us"], f"{pair} plain")[f"{pair} predicts"] for pair in range(call["pairs"])]
+        found.append(
+            [
+                NAMES.get(call["model"], call["model"]),
+                *counts,
+                *seconds,
+                ", ".join(f"{each.value:.2f}" for each in pairs),
+            ]
+        )
+    headers = ["network", "stages measured: `--gap 2`", "`--gap 0`", "search, s: `--gap 2`", "`--gap 0`"]
+    return [*headers, "speedup of each pair"], found
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from testbed import RESULTS, YARDSTICK, in_turn, known_results, print_table, read_options, write_results
+from testbed import RESULTS, YARDSTICK, Table, in_turn, known_results, print_table, read_options, write_results
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, load_model
 from iosched.jobs.open_model import opened
@@ -83,14 +83,7 @@ def main(words: Sequence[str] | None = None) -> None:
     taken(passes_left(variants, options.passes), 1.0, LEAST_PASS_S)
     if not missing(variants, options.variants) and not passes_left(variants, options.passes):
         print("nothing is missing", file=sys.stderr)
-    print_tables(list(variants.values()))
-
-
-def print_tables(variants: Sequence[Variant]) -> None:
-    """What was measured, as reports/ranking.md has it."""
-    if done := [one for one in variants if one["passes"]]:
-        print_table(*orders_table(done))
-        print()
+    print_table(*orders_table(variants))
     print_table(*seconds_table(variants))
 
 
@@ -226,8 +219,9 @@ LATENCIES: Mapping[str, Callable[[Variant], float]] = {
 }
 
 
-def orders_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def orders_table(every: Mapping[str, Variant]) -> Table:
     """How well each order agrees with that of what ships; of latencies, how far one is off times the usual factor."""
+    variants = [one for one in every.values() if one["passes"]]
     truth = [shipped_us(one) for one in variants]
     sums = [LATENCIES[SUM](one) for one in variants]
     rows: list[tuple[str, ...]] = []
@@ -280,9 +274,9 @@ def interval(figure: Callable[..., float], *columns: Sequence[float]) -> tuple[f
     return quantile(found, (1 - LEVEL) / 2), quantile(found, (1 + LEVEL) / 2)
 
 
-def seconds_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def seconds_table(every: Mapping[str, Variant]) -> Table:
     """Medians over twenty networks at a time: what was known of their stages, and how long they took."""
-    rows = []
+    variants, rows = list(every.values()), []
     for first in range(0, len(variants), AT_A_TIME):
         some = variants[first : first + AT_A_TIME]
         hits = [one["cache_hits"] / (one["cache_hits"] + one["measurements"]) for one in some]

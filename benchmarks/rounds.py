@@ -2,7 +2,6 @@
 
     python benchmarks/rounds.py MODEL... -o results/rounds.json     # zoo:NAME, light_NAME, or a file; adds to results
     python benchmarks/rounds.py --cpu MODEL... -o results/rounds.json
-    python benchmarks/rounds.py --write                             # the tables of reports/search.md
 
 Latencies are those of the analytic model of a V100, and of two made-up lanes with noise, with the effort that
 `optimize` makes on a CPU; with `--cpu` they are measured on this one, which takes as long as a search. A round is what
@@ -16,7 +15,6 @@ Options:
     models: zoo:NAME, light_NAME of the onnx package, or a file
     --cpu: measure on this CPU
     --output: raw results as JSON; those that are in it stay
-    --write: put the tables into reports/search.md
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from typing import Any
 
 from cpu_models import cpu_model, short_name
 from search import NOISE, Analytic, Timed, TwoLanes
-from testbed import RESULTS, interval_text, known_results, markdown_table, read_options, with_table, write_results
+from testbed import Table, interval_text, known_results, read_options, write_results
 
 from iosched import ComputationGraph, Effort, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
@@ -43,7 +41,6 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.signature import stage_signature
 
-PAGE = Path(__file__).with_name("reports") / "search.md"
 WORKERS = (2, 4, 16, 64)
 V100, LANES, CPU = "analytic V100", "two lanes with noise", "measured on a CPU"
 TITLES = {
@@ -161,14 +158,11 @@ def measured(name: str) -> Iterator[Found]:
         yield rounds_of(short_name(name), CPU, backend.graph, lambda: Measured(cost), CPU_EFFORT)
 
 
-def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """For each kind of costs a table as Markdown, in the order of `TITLES`."""
+def table(rows: Sequence[Row], cost: str) -> Table:
+    """The rows of one kind of costs, in the order of `TITLES`."""
     order = list(TITLES)
     ordered = sorted(rows, key=lambda row: order.index(row["model"]))
-    return {
-        cost: markdown_table(_headers(cost), [_cells(row) for row in ordered if row["cost"] == cost])
-        for cost in (V100, LANES, CPU)
-    }
+    return _headers(cost), [_cells(row) for row in ordered if row["cost"] == cost]
 
 
 def _headers(cost: str) -> list[str]:
@@ -185,16 +179,9 @@ def _cells(row: Row) -> list[str]:
     return [TITLES[row["model"]], *counts, f"{interval_text(middle, low, high, 'g')}, {max(sizes)}", *gains]
 
 
-def with_tables(text: str, new: Mapping[str, str]) -> str:
-    """`text` with the tables replaced, each of which begins with its kind of costs."""
-    for cost, table in new.items():
-        text = with_table(text, f"| {cost} | questions |", table)
-    return text
-
-
 def main(words: Sequence[str] | None = None) -> None:
-    """Searches for each model that is named; without any, prints the tables of the results file."""
-    options = read_options(__file__, words, {"models": []}, cpu=False, output=Path, write=False)
+    """Searches for each model that is named."""
+    options = read_options(__file__, words, {"models": []}, cpu=False, output=Path)
     rows: list[Row] = []
     for name in options.models:
         found_now = list(measured(name) if options.cpu else all_of(name))
@@ -204,11 +191,6 @@ def main(words: Sequence[str] | None = None) -> None:
         names = {(row["model"], row["cost"]) for row in rows}
         rows = [row for row in _rows(options.output) if (row["model"], row["cost"]) not in names] + rows
         write_results(options, {"noise": NOISE, "rows": rows}, goes_on=True)
-    rows = rows or _rows(RESULTS / "rounds.json")
-    found = tables(rows)
-    print("\n\n".join(found.values()))
-    if options.write:
-        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 def _rows(path: Path) -> list[Row]:

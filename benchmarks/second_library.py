@@ -11,14 +11,26 @@ with the two libraries in 32-bit floats, and how far off it is from onnxruntime.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from cpu_models import cpu_model
-from testbed import Openers, in_turn, latency_cells, print_table, read_options, write_results
+from testbed import (
+    NAMES,
+    Openers,
+    Table,
+    in_turn,
+    latency_cells,
+    print_table,
+    ratio_text,
+    read_options,
+    within_rounds,
+    write_results,
+)
 
 from iosched import Model, open_executor
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -34,22 +46,43 @@ def main(words: Sequence[str] | None = None) -> None:
     precision = {"choices": ("bf16", "fp16")}
     takes = {"models": {"nargs": "+"}}
     options = read_options(__file__, words, takes, budget=40.0, rounds=21, precision=precision, output=Path)
-    found, rows = {}, []
+    found: dict[str, Any] = {}
     for text in options.models:
         model = cpu_model(text)
-        entry = found[model.name] = (
+        found[model.name] = (
             measured(model, options.budget, options.rounds)
             if options.precision is None
             else in_precision(model, options.precision, options.rounds)
         )
-        samples_us = entry["samples_us"]
-        cells = latency_cells(samples_us, "onnxruntime")
-        rows.append([model.name, *cells, *(str(entry[key]) for key in entry if key in _SHOWN)])
         write_results(options, {"models": found}, rivals=["openvino"])
-    print_table(["model", *(f"{name}, ms" for name in samples_us), *(key for key in entry if key in _SHOWN)], rows)
+    print_table(*(shipped_table(found) if options.precision is None else precision_table(found)))
 
 
-_SHOWN = ("ships without", "ships with", "max_rel")
+_WORDS = {"reference": "onnxruntime", "iosched": "schedule", "openvino": "OpenVINO"}
+
+
+def shipped_table(models: Mapping[str, Any]) -> Table:
+    """Latencies with speedups over onnxruntime, and what ships without OpenVINO and with it."""
+    rows = []
+    for name, entry in models.items():
+        plain, openvino, *both = latency_cells(entry["samples_us"], "onnxruntime", in_rounds=True)
+        words = (_WORDS[entry[f"ships {way}"]] for way in ("without", "with"))
+        rows.append(
+            [NAMES.get(name, name), plain, openvino, *(cell for pair in zip(words, both, strict=True) for cell in pair)]
+        )
+    return ["network", "onnxruntime", "OpenVINO", "ships without OpenVINO", "", "ships with it", ""], rows
+
+
+def precision_table(models: Mapping[str, Any]) -> Table:
+    """OpenVINO in 32-bit floats and in bf16."""
+    rows = []
+    for name, entry in models.items():
+        taken = entry["samples_us"]
+        ms = (f"{median(taken[each]) / 1e3:.2f}" for each in ("openvino", "bf16"))
+        speedup = ratio_text(within_rounds(taken, "openvino", "bf16"))
+        rows.append([NAMES.get(name, name), *ms, speedup, f"{entry['max_rel']:.4f}"])
+    headers = ["network", "OpenVINO fp32 ms", "bf16 ms", "bf16 times as fast as fp32"]
+    return [*headers, "off by, relative to the largest output"], rows
 
 
 def measured(model: Model, budget_s: float, rounds: int) -> dict[str, Any]:

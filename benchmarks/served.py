@@ -20,12 +20,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import print_table, read_options, write_results, zoo_model
+from testbed import Table, print_table, read_options, write_results, zoo_model
 
 from iosched.profiler.measuring.statistics import quantile, quantile_interval
 from iosched.runtime.cpu.backend import CpuBackend
@@ -70,8 +70,7 @@ def main() -> None:
     lines = (*ALONE, *(IN_GROUP if options.group else ()))
     found = measured(options.networks, lines, options.group, options.rounds, options.seconds)
     taken_s = options.rounds * options.seconds
-    headers = ("", "p50", "p90", "p99 (95 % interval)", "runs a second")
-    print_table(headers, [row(line, found, taken_s) for line in lines])
+    print_table(*table(found, f"{taken_s}"))
     quota = {"quota_us": quota_text(options.group)} if options.group else {}
     write_results(options, {"network": options.networks, **quota, "runs_us": found})
 
@@ -126,12 +125,17 @@ def serve(network: str, threads: int, is_pinned: bool) -> None:
             print(json.dumps([round(us) for us in runs_us]), flush=True)
 
 
-def row(line: Line, found: dict[str, list[int]], taken_s: float) -> tuple[str, ...]:
-    runs_us = found[line.name]
+def table(found: Mapping[str, Sequence[int]], taken_s: str) -> Table:
+    """Quantiles of each line, and runs a second of the seconds that it took."""
+    rows = [row(name, runs_us, float(taken_s)) for name, runs_us in found.items()]
+    return ["", "p50", "p90", "p99 (95 % interval)", "runs a second"], rows
+
+
+def row(name: str, runs_us: Sequence[int], taken_s: float) -> tuple[str, ...]:
     p50, p90, p99 = (f"{quantile(runs_us, part) / 1e3:.1f} ms" for part in (0.5, 0.9, 0.99))
     ends = quantile_interval(runs_us, 0.99)
     interval = "not known" if ends is None else f"{p99} ({ends[0] / 1e3:.1f} to {ends[1] / 1e3:.1f})"
-    return line.name, p50, p90, interval, f"{len(runs_us) / taken_s:.0f}"
+    return name, p50, p90, interval, f"{len(runs_us) / taken_s:.0f}"
 
 
 def quota_text(group: Path) -> str:

@@ -18,12 +18,12 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from search import TwoLanes, total_us
-from testbed import print_table, read_options, write_results
+from testbed import Table, print_table, read_options, write_results
 
 from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.cpu.open import CPU_EFFORT
@@ -32,7 +32,7 @@ from iosched.scheduler.baselines import greedy, sequential
 KINDS = 5
 SEED = 0
 _FLOPS = 2_000_000  # of an operator of the cheapest kind
-_HEADERS = ("graph", "operators", "seconds", "peak MiB", "measured", "blocks", "against greedy", "against sequential")
+_HEADERS = ("graph", "seconds", "peak MiB", "over greedy", "over sequential")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(json.dumps(searched(options.one)))
         return
     found = [_in_a_process(name) for name in options.shapes]
-    print_table(_HEADERS, [_cells(each) for each in found])
+    print_table(*table(found))
     write_results(options, {"shapes": found}, seeds={"graphs": SEED})
 
 
@@ -73,10 +73,13 @@ def _in_a_process(name: str) -> dict[str, float | str]:
     return found
 
 
-def _cells(found: dict[str, float | str]) -> list[str]:
-    plain = (str(found[key]) for key in ("shape", "operators", "seconds", "peak_mib", "measured", "blocks"))
+def table(found: Sequence[Mapping[str, float | str]]) -> Table:
+    return _HEADERS, [_cells(each) for each in found]
+
+
+def _cells(found: Mapping[str, float | str]) -> list[str]:
     gains = (float(found[key]) / float(found["found_us"]) for key in ("greedy_us", "sequential_us"))
-    return [*plain, *(f"{gain:.2f}x" for gain in gains)]
+    return [f"{found['shape']}", f"{found['seconds']:.1f}", f"{found['peak_mib']}", *(f"{gain:.2f}x" for gain in gains)]
 
 
 def graph_of(n: int, edges: Iterable[tuple[int, int]]) -> ComputationGraph:

@@ -32,7 +32,7 @@ from iosched.profiler.devices.profiled_device import AttachedModel, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_interleaved
-from iosched.profiler.measuring.statistics import Interval, Measurement, summarize
+from iosched.profiler.measuring.statistics import Interval, Measurement, median_interval, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
@@ -43,7 +43,17 @@ from iosched.scheduler.search import SearchResult, search
 RESULTS = Path(__file__).parent / "results"
 SEEDS: Mapping[str, int] = {"inputs": DEFAULT_SEED}
 YARDSTICK = "yardstick"
+NAMES = {
+    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
+    "resnet50": "ResNet-50", "densenet121": "DenseNet-121", "nasnet_a": "NASNet-A large",
+    "nasnet_a@224": "NASNet-A, 224 pixels", "keras_nasnetmobile": "Keras: NASNet-Mobile",
+    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2", "keras_xception": "Keras: Xception",
+    "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
+    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
+}  # fmt: skip
+"""Networks as tables name and order them."""
 Given = Mapping[str, Any]
+Table = tuple[Sequence[object], Sequence[Sequence[object]]]
 NOTHING: Given = {}
 OUTPUTS: Given = {"profile_db": Path, "output": Path, "plot": Path}
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
@@ -343,43 +353,20 @@ def _lines(value: object) -> str:
     return json.dumps(value)
 
 
-def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table as Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (headers, *rows)]
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (headers, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(headers)}", *lines[1:]])
 
 
-def markdown(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """The same with spaces around dashes, and cells of all types."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def table_of(rows: Sequence[Mapping[str, object]]) -> Table:
+    """Rows whose keys are the headers."""
+    return list(rows[0]), [list(row.values()) for row in rows]
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout as Markdown."""
     print(markdown_table(headers, rows), flush=True)
-
-
-def put_between(page: Path, text: str, mark: str = "measured", end: str = "/measured") -> None:
-    """Replaces what a page has between two marks."""
-    page.write_text(between(page.read_text(encoding="utf-8"), text, mark, end), encoding="utf-8")
-
-
-def between(page: str, text: str, mark: str, end: str) -> str:
-    before, rest = page.split(f"<!-- {mark} -->\n", 1)
-    return f"{before}<!-- {mark} -->\n{text}<!-- {end} -->{rest.split(f'<!-- {end} -->', 1)[1]}"
-
-
-def with_table(page: str, start: str, table: str) -> str:
-    """`page` with the table replaced whose first line begins with `start`.
-
-    Raises:
-        StopIteration: `page` has no such table.
-    """
-    lines = page.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith(start))
-    end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
-    return "\n".join([*lines[:first], *table.splitlines(), *lines[end:]]) + "\n"
 
 
 def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Interval]:
@@ -387,6 +374,12 @@ def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, 
     measured = {name: summarize(samples) for name, samples in samples_us.items()}
     found = {name: compare(measured[base], each) for name, each in measured.items() if name != base}
     return {name: each for name, each in found.items() if each is not None}
+
+
+def within_rounds(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> Interval:
+    """The median of the speedups within rounds, with its interval; for a machine whose speed changes between rounds."""
+    ratios = [before / after for before, after in zip(samples_us[base], samples_us[name], strict=True)]
+    return Interval(median(ratios), *median_interval(ratios))
 
 
 def interval_text(value: float, low: float, high: float, form: str = ".2f") -> str:
@@ -409,9 +402,11 @@ def speedup_text(found: Interval | None) -> str:
     return "" if found is None else f", {ratio_text(found)}"
 
 
-def latency_cells(samples_us: Mapping[str, Sequence[float]], base: str) -> list[str]:
-    """For each alternative its median in milliseconds, and how many times as fast as `base` it is."""
+def latency_cells(samples_us: Mapping[str, Sequence[float]], base: str, *, in_rounds: bool = False) -> list[str]:
+    """For each alternative its median in milliseconds, and its speedup over `base`, also as `within_rounds` has it."""
     against = compared(samples_us, base)
+    if in_rounds:
+        against = {name: within_rounds(samples_us, base, name) for name in against}
     return [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
 
 

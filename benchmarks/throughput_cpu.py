@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from statistics import median
 from typing import Any
 
 from cpu_models import cpu_model
-from testbed import RESULTS, Openers, known_results, open_on_cpu, read_options, write_results
+from cpu_table import ratio
+from testbed import NAMES, RESULTS, Openers, Table, known_results, open_on_cpu, ratio_text, read_options, write_results
 
 from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices
 from iosched.profiler.baselines.requests import open_in_teams, open_streams
 from iosched.profiler.devices.profiled_device import TeamWays
-from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.interleaved_models import Budget, close_all, measure_rates
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Candidate
@@ -29,6 +30,11 @@ from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.teams import Teams
+
+HEADERS = ["network", "batch", "onnxruntime", "OpenVINO", "ours", "way", "ours over the better of both"]
+FAMILIES = ("onnxruntime", "openvino", "iosched")
+
+Way = Mapping[str, Any]
 
 
 def main() -> None:
@@ -41,7 +47,6 @@ def main() -> None:
             found = measured(text, batch, Budget(asked.rounds, asked.seconds))
             rows = [*(row for row in rows if (row["model"], row["batch_size"]) != (found["model"], batch)), found]
             write_results(asked, {"rows": rows}, rivals=["openvino"], goes_on=True)
-            print_row(found)
 
 
 def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
@@ -57,15 +62,9 @@ def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
             found = measure_rates(candidates, budget)
         finally:
             close_all(candidates.values())
-    rivals = [name for name in found if not name.startswith("iosched")]
-    best = min(rivals, key=lambda name: found[name].median_us)
-    rows = {}
-    for name, each in found.items():
-        ratio = compare_speed(found[best], each)
-        interval = None if ratio is None else [ratio.value, ratio.low, ratio.high]
-        rows[name] = {"images_per_s": 1e6 * batch / each.median_us, "against_best_rival": interval}
-        rows[name] |= {"samples_us": each.samples_us}
-    return {"model": model.name, "batch_size": batch, "best_rival": best, "ways": rows}
+    rates = {name: 1e6 * batch / each.median_us for name, each in found.items()}
+    rows = {name: {"images_per_s": rates[name], "samples_us": each.samples_us} for name, each in found.items()}
+    return {"model": model.name, "batch_size": batch, "ways": rows}
 
 
 def openers(model: Model, ways: TeamWays, lanes: int, inputs: Arrays) -> Openers:
@@ -99,14 +98,38 @@ def _checked(ways: TeamWays, schedule: Any, teams: Teams, inputs: Arrays, expect
     return candidate
 
 
-def print_row(row: Mapping[str, Any]) -> None:
-    """A table of one model at one batch size, the fastest way first."""
-    print(f"\n{row['model']}, batch {row['batch_size']}: the best rival is {row['best_rival']}")
-    ways: Sequence[tuple[str, Any]] = sorted(row["ways"].items(), key=lambda pair: -pair[1]["images_per_s"])
-    for name, each in ways:
-        ratio = each["against_best_rival"]
-        text = "" if ratio is None else "{:.3f}x ({:.3f} to {:.3f})".format(*ratio)
-        print(f"  {each['images_per_s']:9.1f}  {text:28}  {name}", flush=True)
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each model and batch size, in the order of `NAMES`."""
+    places = {name: place for place, name in enumerate(NAMES)}
+    ordered = sorted(rows, key=lambda row: (places.get(row["model"], len(places)), row["model"], row["batch_size"]))
+    return HEADERS, [_row(row) for row in ordered]
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    ways: Mapping[str, Way] = row["ways"]
+    best = {family: best_of(ways, family) for family in FAMILIES}
+    rivals = [name for name in (best["onnxruntime"], best["openvino"]) if name is not None]
+    rival = min(rivals, key=lambda name: _median_us(ways, name))
+    samples = {name: way["samples_us"] for name, way in ways.items()}
+    cells = [_images(ways, best[family]) for family in FAMILIES]
+    ours = best["iosched"] or ""
+    against = ratio_text(ratio(samples, rival, ours))
+    network, way = NAMES.get(row["model"], row["model"]), ours.removeprefix("iosched, ")
+    return [network, str(row["batch_size"]), *cells, way, against]
+
+
+def best_of(ways: Mapping[str, Way], family: str) -> str | None:
+    """Of the ways whose names begin with `family` the one with the smallest median; None without any."""
+    found = [name for name in ways if name.startswith(family)]
+    return min(found, key=lambda name: _median_us(ways, name), default=None)
+
+
+def _median_us(ways: Mapping[str, Way], name: str) -> float:
+    return float(median(ways[name]["samples_us"]))
+
+
+def _images(ways: Mapping[str, Way], name: str | None) -> str:
+    return "" if name is None else f"{ways[name]['images_per_s']:.1f}"
 
 
 if __name__ == "__main__":

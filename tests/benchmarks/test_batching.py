@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -128,10 +127,3 @@ def test_models_side_by_side_share_the_device_on_paper(batching: ModuleType) -> 
     cluster = composed(both)
     alone_us = [batching.types_us("p100", model).total() for model in both.values()]
     assert max(alone_us) <= batching.packed(cluster, "p100")["latency_us"] < 0.9 * sum(alone_us)
-
-
-def test_the_page_is_what_the_raw_samples_say(batching: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).parents[2]
-    cases = json.loads((root / "benchmarks/results/batching.json").read_text())["cases"]
-    batching.print_table(*batching.table(cases))
-    assert capsys.readouterr().out in (root / "benchmarks/reports/batching.md").read_text()

@@ -120,12 +120,3 @@ def test_a_call_goes_on_where_the_one_before_ended_and_takes_spaces_in_turn(
         "mnasnet:64": 2,
         "inception:64": 3,
     }
-
-
-def test_the_page_is_what_the_raw_samples_say(exploring: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    known = json.loads((ROOT / "benchmarks/results/exploring.json").read_text())
-    page = (ROOT / "benchmarks/reports/exploring.md").read_text()
-    tables = (exploring.table, exploring.sharing_table, exploring.sizes_table)
-    for table, values in zip(tables, (known["spaces"], known["spaces"], known["stages"]), strict=True):
-        exploring.print_table(*table(values))
-        assert capsys.readouterr().out in page

@@ -48,9 +48,3 @@ def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleTyp
         ("1", "200 us (199 to 201)", "0.800 (0.790 to 0.810)", "2.5 million", "1,000"),
         ("0", "300 us (299 to 301)", "0.900 (0.890 to 0.910)", "2.5 million", "1,000"),
     ]
-
-
-def test_the_page_is_what_the_study_found(digits: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    trials = json.loads((ROOT / "benchmarks/results/exploring-digits.json").read_text())["trials"]
-    digits.print_table(*digits.front_table(trials))
-    assert capsys.readouterr().out in (ROOT / "benchmarks/reports/exploring.md").read_text()

@@ -21,10 +21,6 @@ def runs() -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_has_the_table_of_the_results(script: Script, runs: list[dict[str, Any]]) -> None:
-    assert script("fleet_search").table(runs) in (ROOT / "benchmarks/reports/fleet-simulation.md").read_text()
-
-
 def test_all_cases_took_turns(runs: list[dict[str, Any]]) -> None:
     turns = [list(turn) for _, turn in groupby(runs, lambda run: (run["round"], run["model"]))]
     assert len(turns) > 1
@@ -44,4 +40,4 @@ def test_speed_is_over_the_same_round_of_one_worker(script: Script) -> None:
         for number, pair in enumerate([(8.0, 4.0), (9.0, 3.0)])
         for workers, wall_s in zip((1, 4), pair, strict=True)
     ]
-    assert "| a | 4 | 3.5 (3.0 to 4.0) | 2.50 (2.00 to 3.00) | 9 | 1.0 |" in script("fleet_search").table(runs)
+    assert ["a", "4", "3.5 (3.0 to 4.0)", "2.50 (2.00 to 3.00)", "9", "1.0"] in script("fleet_search").table(runs)[1]

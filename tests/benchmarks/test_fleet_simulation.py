@@ -20,13 +20,6 @@ def results() -> dict[str, Any]:
     return found
 
 
-def test_the_page_has_the_tables_of_the_results(script: Script, results: dict[str, Any]) -> None:
-    page = (ROOT / "benchmarks/reports/fleet-simulation.md").read_text()
-    simulation = script("fleet_simulation")
-    assert simulation.page_with(page, results) == page, "stale: run the script with --page"
-    assert all(table in page for table in simulation.tables(results).values())
-
-
 @pytest.mark.slow
 def test_the_results_come_out_again(script: Script, results: dict[str, Any]) -> None:
     simulation = script("fleet_simulation")

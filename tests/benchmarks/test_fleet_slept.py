@@ -23,10 +23,6 @@ def results() -> dict[str, Any]:
     return found
 
 
-def test_the_page_has_the_table_of_the_results(script: Script, results: dict[str, Any]) -> None:
-    assert script("fleet_slept").table(results["runs"]) in (ROOT / "benchmarks/reports/fleet-simulation.md").read_text()
-
-
 def test_work_is_the_same_for_every_number_of_workers(script: Script, results: dict[str, Any]) -> None:
     slept = script("fleet_slept")
     for run in results["runs"]:

@@ -18,7 +18,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import can_merge
 
 ROOT = Path(__file__).parents[2]
-STALE = "stale: run  python benchmarks/papers.py -o benchmarks/results/papers.json;  python benchmarks/papers_page.py"
+STALE = "stale: run  python benchmarks/papers.py -o benchmarks/results/papers.json;  python benchmarks/report.py"
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,6 @@ def results() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
 def _networks_built_once(script, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("analytic", "papers"):
         monkeypatch.setattr(script(name), "graph_of", lambda network, batch=1: zoo_model(network, batch).graph)
-
-
-def test_the_page_has_the_numbers_of_the_results_files(script) -> None:
-    written = (ROOT / "benchmarks" / "reports" / "papers.md").read_text()
-    assert written == script("papers_page").page(), "stale: run  python benchmarks/papers_page.py"
 
 
 def test_the_pages_scripts_exist() -> None:
@@ -59,7 +54,7 @@ def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
 def test_what_the_page_says_of_merging_and_of_autotuned_kernels_follows_from_the_numbers(script, results) -> None:
     text = " ".join((ROOT / "benchmarks" / "reports" / "papers.md").read_text().split())
     squeezenet, published = results["dos"]["squeezenet"], script("published")
-    assert "The model merges all twelve too: 38 of 50 kernels are left" in text
+    assert "The model merges all twelve too: 38 of 50 kernels are left" in re.sub("<!--.*?-->", "", text)
     assert (squeezenet["sequential"]["kernels"], squeezenet["dos"]["kernels"]) == (50, 50 - 12)
     faster = [published.V100_MS[name][-1] < ms for name, ms in published.FIGURE_4_10_MS.items()]
     assert "IOS is faster than TVM-AutoTune on two networks and slower on two" in text

@@ -18,19 +18,14 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 NO_RESULTS = {
     "batch_sizes.py": {"path"},  # a schedule
     "cpu_networks.py": {"path"},  # a schedule
-    "cpu_profile_page.py": {"PAGE"},
-    "cpu_table.py": {"PAGE", "readme"},
     "faults.py": {"model"},
-    "fleet_simulation.py": {"options.page"},
     "fuzz_children.py": {"os"},  # standard streams
     "fuzz_corpus.py": {"folder / 'space.py'"},
     "gpu_case.py": {"os"},  # a pipe
     "gpu_child.py": {"self._folder / self._case.printed"},  # what a script printed
-    "papers_page.py": {"PAGE"},
     "rank.py": {"path", "self.document_path(seed)"},  # schedules
-    "rounds.py": {"PAGE"},
+    "report.py": {"page"},
     "served.py": {"group / 'cgroup.procs'"},
-    "throughput_table.py": {"PAGE"},
 }
 """What scripts write beside results, by the object whose method writes it."""
 

@@ -1,4 +1,4 @@
-"""The page on where the time goes says what the results files say, and gathers kernels as it promises."""
+"""The tables on where the time goes gather kernels as the report says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-STALE = "stale: run  python benchmarks/cpu_profile_page.py"
-
 
 @pytest.fixture
 def page(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("cpu_profile_page")
+    return script("cpu_profile_tables")
 
 
 def kernel(kind: str, us: float, *operators: str) -> Mapping[str, object]:
@@ -42,16 +40,12 @@ def entry() -> Mapping[str, Any]:
     }
 
 
-def test_the_page_is_what_the_raw_results_say(page: ModuleType) -> None:
-    assert page.PAGE.read_text() == page.page(), STALE
-
-
 def test_a_latency_is_its_parts(page: ModuleType, entry: Mapping[str, Any]) -> None:
     for library in entry["libraries"].values():
         for each in library.values():
             assert sum(page.parts_us(each).values()) == pytest.approx(page.latency_us(each))
     assert page.parts_us(entry["libraries"]["ours"]["2"])["rest"] == pytest.approx(5)
-    assert "| more than 1/2 of one core | 0.01 |  | 0.03 |  | 0.01 |  |" in page.time_table(entry)
+    assert page.time_table(entry)[1][-1] == ["more than 1/2 of one core", "0.01", "", "0.03", "", "0.01", ""]
 
 
 def test_operators_that_one_library_runs_together_are_compared_together(
@@ -61,9 +55,9 @@ def test_operators_that_one_library_runs_together_are_compared_together(
         ("a", "b"): {"onnxruntime": 90, "ours": 70, "openvino": 65},
         ("c",): {"onnxruntime": 10, "ours": 30, "openvino": 12},
     }
-    first, second = page.loss_table(entry).splitlines()[2:]
-    assert first.startswith("| MaxPool: `c` |")
-    assert second == "| Conv, Add: `a` | 90 | 70 | 65 |"
+    _, (first, second) = page.loss_table(entry)
+    assert first[0] == "MaxPool: `c`"
+    assert second == ["Conv, Add: `a`", "90", "70", "65"]
 
 
 @pytest.mark.parametrize(

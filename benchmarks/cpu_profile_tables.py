@@ -1,29 +1,14 @@
-"""Tables and a chart of what `cpu_profile.py` and `cpu_roofline.py` measured; measures nothing.
-
-    python benchmarks/cpu_profile_page.py [--plot benchmarks/reports/images/cpu-roofline.svg]
-
-Writes `reports/cpu-where-time-goes.md` from `cpu_profile.template.md`, where `{{table NAME}}` holds the times of a
-network by the kind of kernel, and `{{losses NAME}}` for the operators where we lose most. A section between
-`<!-- if NAME -->` and `<!-- end -->` is left out where that network, or `cpu-roofline`, was not measured.
-
-Options:
-    --plot: draw the roofline (needs matplotlib)
-"""
+"""Tables and the chart of reports/cpu-where-time-goes.md, from the results of cpu_profile.py and cpu_roofline.py."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from testbed import chart, markdown_table, read_options, results
-
-ROOT = Path(__file__).parents[1]
-FOLDER = Path(__file__).parent
-PAGE, TEMPLATE = FOLDER / "reports" / "cpu-where-time-goes.md", FOLDER / "cpu_profile.template.md"
+from testbed import Table, chart, results
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "ours": "ours", "openvino": "OpenVINO"}
 COLOURS = {"onnxruntime": "#e0a458", "ours": "#1d242d", "openvino": "#4c78a8"}
@@ -32,36 +17,7 @@ KINDS = (
     "layout change",
 )  # fmt: skip
 WORST = 6
-_SECTION = re.compile(r"<!-- if ([\w@-]+) -->\n(.*?)<!-- end -->\n\n", re.DOTALL)
-_PLACE = re.compile(r"\{\{(\w+)(?: ([\w@]+))?\}\}")
-
 Entry = Mapping[str, Any]
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    options = read_options(__file__, words, plot=Path)
-    PAGE.write_text(page(), encoding="utf-8")
-    if options.plot is not None:
-        draw(results("cpu-roofline"), results("cpu-profile")["models"], options.plot)
-
-
-def page() -> str:
-    """The page, from the template and the results files."""
-    profile = results("cpu-profile")
-    models, machine, versions = profile["models"], profile["machine"], profile["versions"]
-    roof = results("cpu-roofline")
-    there = {*models, *(["cpu-roofline"] if roof else [])}
-    where = f"on {machine['cores']} cores of {machine['processor']} with onnxruntime {versions['onnxruntime']}"
-    makers = {
-        "machine": lambda _: where,
-        "table": lambda name: time_table(models[name]),
-        "losses": lambda name: loss_table(models[name]),
-        "peaks": lambda _: peak_table(roof),
-        "roofline": lambda _: roof_table(roof, models),
-    }
-    template = TEMPLATE.read_text(encoding="utf-8")
-    text = _SECTION.sub(lambda found: f"{found[2]}\n" if found[1] in there else "", template)
-    return _PLACE.sub(lambda found: makers[found[1]](found[2]), text)
 
 
 def latency_us(told: Entry) -> float:
@@ -80,7 +36,7 @@ def parts_us(told: Entry) -> dict[str, float]:
     return {**found, "rest": latency_us(told) - sum(found.values())}
 
 
-def time_table(entry: Entry) -> str:
+def time_table(entry: Entry) -> Table:
     """Milliseconds of each kind of kernel in each library, on all cores and on one."""
     columns = [(library, n) for library in LIBRARIES for n in map(str, entry["threads"])]
     told = [entry["libraries"][library][n] for library, n in columns]
@@ -94,14 +50,14 @@ def time_table(entry: Entry) -> str:
     by_column = dict(zip(columns, latencies, strict=True))
     lost = [by_column[library, n] - by_column[library, "1"] / most if n != "1" else None for library, n in columns]
     rows.append([f"more than 1/{most} of one core", *("" if us is None else _ms(us) for us in lost)])
-    return markdown_table(headers, rows)
+    return headers, rows
 
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:.2f}" if us else ""
 
 
-def loss_table(entry: Entry) -> str:
+def loss_table(entry: Entry) -> Table:
     """The operators where we are furthest behind the better of the two, on all cores; fused ones as one."""
     rows = []
     for operators, us in groups(entry).items():
@@ -110,7 +66,7 @@ def loss_table(entry: Entry) -> str:
     worst = sorted(rows, key=lambda row: -row[0])[:WORST]
     headers = ["operators", *(f"{text}, µs" for text in LIBRARIES.values())]
     named = [[_named(operators, entry), *(f"{us[name]:.0f}" for name in LIBRARIES)] for _, operators, us in worst]
-    return markdown_table(headers, named)
+    return headers, named
 
 
 def _named(operators: Sequence[str], entry: Entry) -> str:
@@ -152,7 +108,7 @@ def _joined(sets: Iterable[Sequence[str]]) -> dict[str, str]:
     return {name: root(name) for name in home}
 
 
-def peak_table(roof: Entry) -> str:
+def peak_table(roof: Entry) -> Table:
     """What the loops reached, medians."""
     counts = list(roof["gflops"])
     rows = [["multiply-adds in registers, GFLOP/s", *(f"{median(roof['gflops'][n]):.0f}" for n in counts)]]
@@ -163,10 +119,10 @@ def peak_table(roof: Entry) -> str:
         for size in roof[key][counts[0]]:
             cells = [f"{median(roof[key][n][size]):.0f}" for n in counts]
             rows.append([f"{words}, in {size}, GB/s", *cells])
-    return markdown_table(["", *(f"{n} {'core' if n == '1' else 'cores'}" for n in counts)], rows)
+    return ["", *(f"{n} {'core' if n == '1' else 'cores'}" for n in counts)], rows
 
 
-def roof_table(roof: Entry, models: Mapping[str, Entry]) -> str:
+def roof_table(roof: Entry, models: Mapping[str, Entry]) -> Table:
     """Arithmetic of each network, and the share of the peak of all cores that each library reaches."""
     peak = _peak(roof)
     headers = ["network", "GFLOP", "FLOP a byte", *(f"{text}, GFLOP/s" for text in LIBRARIES.values())]
@@ -177,7 +133,7 @@ def roof_table(roof: Entry, models: Mapping[str, Entry]) -> str:
             cells = [f"{rate:.0f} ({rate / peak:.0%})" for rate in rates.values()]
             intensity = counted["flops"] / counted["nbytes"]
             rows.append([name, f"{counted['flops'] / 1e9:.2f}", f"{intensity:.0f}", *cells])
-    return markdown_table(headers, rows)
+    return headers, rows
 
 
 def _peak(roof: Entry) -> float:
@@ -190,8 +146,9 @@ def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
     return {library: flops / latency_us(entry["libraries"][library][n]) / 1e3 for library in LIBRARIES}
 
 
-def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
+def draw(path: Path) -> None:
     """Operations a second over operations a byte: the roof of all cores, and every network in every library."""
+    roof, models = results("cpu-roofline"), results("cpu-profile")["models"]
     cores = max(roof["gflops"], key=int)
     intensities, peak = [1.1**step for step in range(57)], _peak(roof)
     known = {name: counted for name, counted in roof["models"].items() if name in models}
@@ -212,7 +169,3 @@ def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
         axis.set(xscale="log", yscale="log")
         axis.set_ylim(10, 2 * peak)
         axis.legend(fontsize=8, loc="lower right")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,47 @@
+"""The generated parts of the reports, the README and docs/cuda.md are those of the committed results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md",
+    "docs/cuda.md",
+    *sorted(f"benchmarks/reports/{path.name}" for path in (ROOT / "benchmarks" / "reports").glob("*.md")),
+)
+
+
+@pytest.fixture
+def report(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("report")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_what_the_results_say(report: ModuleType, page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == report.generated(text), "stale: run  python benchmarks/report.py"
+
+
+def test_tables_and_numbers_are_generated(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "results", lambda name: {"x y": [0.5, 1234], "name": name})
+    monkeypatch.setattr(report.import_module("testbed"), "table_of", lambda *cells: (["a"], [cells[:1]]), raising=False)
+    page = (
+        "%s<!--=@f[x y][0]:.0%%--> (%s<!--=@f[x y][1]:,-->).\n\n<!--=testbed.table_of(@f[name], b)-->\n%s\n<!--=-->\n"
+    )
+    old, new = page % ("3 %", 9, "- old\n\nold"), page % ("50 %", "1,234", "| a |\n|---|\n| f |")
+    assert report.generated(old) == new
+    assert report.generated(new) == new
+
+
+def test_no_foreign_model_is_run_wrongly() -> None:
+    models = json.loads((ROOT / "benchmarks" / "results" / "foreign-models.json").read_text())["models"]
+    plans = [(row["file"], plan) for row in models for plan in row.get("plans", {}).values()]
+    assert len(plans) > 200
+    differing = [(file, plan) for file, plan in plans if not plan.get("passed", True)]
+    assert [file for file, plan in differing if plan.get("cause") != "rounding"] == []
