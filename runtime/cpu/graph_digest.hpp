@@ -213,7 +213,7 @@ struct GraphDigest {
       api.check(api.GetSymbolicDimensions(tensor, symbols.data(), rank));
     }
     add(static_cast<uint64_t>(type));
-    add(api.TensorTypeAndShape_HasShape(tensor));
+    add(api.has_shape(tensor));
     add(rank);
     for (size_t i = 0; i < rank; ++i) {
       add(static_cast<uint64_t>(extents[i]));

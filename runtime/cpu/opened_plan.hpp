@@ -77,6 +77,8 @@ struct OpenedPlan {
     programs[number].executor->release_dynamic();
   }
 
+  const Environment& environment() const { return *runtime->environment; }
+
   std::unique_ptr<PlanFile> file;
   const pid_t pid;
   std::vector<PlanProgram> programs;

@@ -1,5 +1,5 @@
-// An execution provider of onnxruntime, which loads this library as a plugin. It claims no graph yet, but writes the
-// digests of the graphs that it is shown to the file that the option "ep.iosched.record" names.
+// An execution provider of onnxruntime, which loads this library as a plugin. It runs graphs by the plan files that
+// their models name, and writes the digests of the graphs that it is shown to the file that the option "record" names.
 
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "claimed_plan.hpp"
 #include "graph_digest.hpp"
 #include "provider_api.hpp"
 
@@ -24,8 +25,6 @@ constexpr const char* kOptionPrefix = "ep.iosched.";
 constexpr int kFail = 1;     // OrtErrorCode
 constexpr int kWarning = 2;  // OrtLoggingLevel
 constexpr int kCpu = 0;      // OrtHardwareDeviceType
-
-using Options = std::map<std::string, std::string>;
 
 // Failures of the functions that onnxruntime calls, as its status.
 template <typename Body>
@@ -59,26 +58,46 @@ std::string hex(uint64_t digest) {
 
 // The provider of one session. onnxruntime may release the factory first, and yet calls its ReleaseEp.
 struct Provider : OrtEp {
-  Provider(std::shared_ptr<const void> factory, const ProviderApi& api, const OrtLogger* logger, Options options)
-      : OrtEp{}, factory(std::move(factory)), api(api), logger(logger), options(std::move(options)) {
+  Provider(std::shared_ptr<const void> factory, const ProviderApi& api, const OrtApiBase* base, const OrtLogger* logger,
+           ProviderOptions options)
+      : OrtEp{}, factory(std::move(factory)), api(api), base(base), logger(logger), options(std::move(options)) {
     version = kTableVersion;
     OrtEp::GetName = [](const OrtEp*) { return kName; };
-    OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo*) -> OrtStatus* {
-      static_cast<Provider*>(self)->decide(graph);
+    OrtEp::GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* support) -> OrtStatus* {
+      static_cast<Provider*>(self)->decide(graph, support);
       return nullptr;
     };
-    OrtEp::Compile = [](OrtEp* self, const OrtGraph**, const OrtNode**, size_t, OrtNodeComputeInfo**, OrtNode**) {
-      return static_cast<Provider*>(self)->api.CreateStatus(kFail, "iosched claimed no graph");
+    OrtEp::Compile = [](OrtEp* self, const OrtGraph**, const OrtNode** fused, size_t count, OrtNodeComputeInfo** made,
+                        OrtNode**) {
+      auto* provider = static_cast<Provider*>(self);
+      return guarded(provider->api.CreateStatus, [&] {
+        if (count != 1 || provider->claimed == nullptr) throw std::runtime_error("iosched claimed no such graph");
+        provider->claimed->bind(fused[0]);
+        made[0] = &provider->node;
+      });
     };
     OrtEp::ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo**, size_t) {};
+    node.version = kTableVersion;
+    node.provider = this;
+    node.CreateState = [](OrtNodeComputeInfo*, void*, void** state) -> OrtStatus* {
+      *state = nullptr;
+      return nullptr;
+    };
+    node.Compute = [](OrtNodeComputeInfo* self, void*, OrtKernelContext* context) {
+      Provider* provider = static_cast<Node*>(self)->provider;
+      return guarded(provider->api.CreateStatus, [&] { provider->claimed->run(context); });
+    };
+    node.ReleaseState = [](OrtNodeComputeInfo*, void*) {};
   }
 
   // Any doubt is a warning, and another provider runs the graph.
-  void decide(const OrtGraph* graph) noexcept {
+  void decide(const OrtGraph* graph, OrtEpGraphSupportInfo* support) noexcept {
     try {
       const OrtNode* parent = nullptr;
       api.check(api.Graph_GetParentNode(graph, &parent));
-      if (parent == nullptr) record(graph);
+      if (parent != nullptr) return;
+      record(graph);
+      claim(graph, support);
     } catch (const std::exception& problem) {
       warn(problem.what());
     } catch (...) {
@@ -87,6 +106,21 @@ struct Provider : OrtEp {
   }
 
  private:
+  struct Node : OrtNodeComputeInfo {
+    Provider* provider;
+  };
+
+  // All nodes as one, whose constants onnxruntime need not keep.
+  void claim(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
+    if (options.find("record") != options.end()) return;
+    const PlanPlace place = PlanPlace::of(api, graph, options);
+    if (place.path.empty()) return;
+    claimed = std::make_unique<ClaimedPlan>(api, base, graph, place, options);
+    const auto nodes = api.list(graph, api.Graph_GetNumNodes, api.Graph_GetNodes);
+    const OrtNodeFusionOptions fusion{kTableVersion, /*drop_constant_initializers*/ true};
+    api.check(api.AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+  }
+
   // onnxruntime asks again where it has inlined functions meanwhile; each digest stands for the same model.
   void record(const OrtGraph* graph) {
     const auto path = options.find("record");
@@ -110,12 +144,15 @@ struct Provider : OrtEp {
 
   const std::shared_ptr<const void> factory;
   const ProviderApi& api;  // of the factory
+  const OrtApiBase* const base;
   const OrtLogger* const logger;
-  const Options options;
+  const ProviderOptions options;
   std::string recorded;
+  std::unique_ptr<ClaimedPlan> claimed;
+  Node node{};
 };
 
-Options options_of(const ProviderApi& api, const OrtSessionOptions* session) {
+ProviderOptions options_of(const ProviderApi& api, const OrtSessionOptions* session) {
   OrtKeyValuePairs* pairs = nullptr;
   api.check(api.GetSessionOptionsConfigEntries(session, &pairs));
   const std::unique_ptr<OrtKeyValuePairs, decltype(api.ReleaseKeyValuePairs)> owner(pairs, api.ReleaseKeyValuePairs);
@@ -123,7 +160,7 @@ Options options_of(const ProviderApi& api, const OrtSessionOptions* session) {
   const char* const* values = nullptr;
   size_t count = 0;
   api.GetKeyValuePairs(pairs, &keys, &values, &count);
-  Options found;
+  ProviderOptions found;
   const size_t length = std::strlen(kOptionPrefix);
   for (size_t i = 0; i < count; ++i) {
     if (std::strncmp(keys[i], kOptionPrefix, length) == 0) found[keys[i] + length] = values[i];
@@ -133,7 +170,8 @@ Options options_of(const ProviderApi& api, const OrtSessionOptions* session) {
 
 // Owned by itself until it is released, and by its providers.
 struct Factory : OrtEpFactory, std::enable_shared_from_this<Factory> {
-  explicit Factory(const void* const* table) : OrtEpFactory{}, api(table) {
+  Factory(const OrtApiBase* base, const void* const* table, uint32_t version)
+      : OrtEpFactory{}, base(base), api(table, version) {
     version = kTableVersion;
     OrtEpFactory::GetName = OrtEpFactory::GetVendor = [](const OrtEpFactory*) { return kName; };
     OrtEpFactory::GetVendorId = [](const OrtEpFactory*) -> uint32_t { return 0; };
@@ -154,16 +192,16 @@ struct Factory : OrtEpFactory, std::enable_shared_from_this<Factory> {
                                 size_t, const OrtSessionOptions* session, const OrtLogger* logger, OrtEp** made) {
       auto* factory = static_cast<Factory*>(self);
       return guarded(factory->api.CreateStatus, [&] {
-        Options options = options_of(factory->api, session);
-        *made = new Provider(factory->shared_from_this(), factory->api, logger, std::move(options));
+        ProviderOptions options = options_of(factory->api, session);
+        *made = new Provider(factory->shared_from_this(), factory->api, factory->base, logger, std::move(options));
       });
     };
     OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* provider) { delete static_cast<Provider*>(provider); };
     have_no_devices_of_its_own();
   }
 
-  static Factory* make(const void* const* table) {
-    const auto made = std::make_shared<Factory>(table);
+  static Factory* make(const OrtApiBase* base, const void* const* table, uint32_t version) {
+    const auto made = std::make_shared<Factory>(base, table, version);
     made->self = made;
     return made.get();
   }
@@ -189,6 +227,7 @@ struct Factory : OrtEpFactory, std::enable_shared_from_this<Factory> {
     return nullptr;
   }
 
+  const OrtApiBase* const base;
   const ProviderApi api;
   std::shared_ptr<Factory> self;
 };
@@ -203,9 +242,10 @@ IOSCHED_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base,
   const auto make_status = reinterpret_cast<MakeStatus>(const_cast<void*>(table(kApiVersion)[0]));
   return guarded(make_status, [&] {
     *count = 0;
-    if (table(kOldestProviderApi) == nullptr) throw std::runtime_error("iosched needs onnxruntime 1.24 or newer");
+    if (table(kOldestProviderApi) == nullptr) throw std::runtime_error("iosched needs onnxruntime 1.23 or newer");
     if (limit == 0) return;
-    factories[0] = Factory::make(table(kOldestProviderApi));
+    const uint32_t version = table(kOldestProviderApi + 1) == nullptr ? kOldestProviderApi : kOldestProviderApi + 1;
+    factories[0] = Factory::make(base, table(version), version);
     *count = 1;
   });
 }

@@ -25,14 +25,14 @@ def plugin_path() -> str:
     """The library to pass to `onnxruntime.register_execution_provider_library`.
 
     Raises:
-        DeviceError: it is not built, or onnxruntime is missing or older than 1.24.
+        DeviceError: it is not built, or onnxruntime is missing or older than 1.23.
     """
     onnxruntime, library = load_onnxruntime(), compiled()
     if library is None:
         raise DeviceError(f"onnxruntime cannot load iosched: {missing()}")
     found = onnxruntime.__version__
-    if tuple(int(number) for number in found.split(".")[:2]) < (1, 24):
-        raise DeviceError(f"the provider needs onnxruntime 1.24 or newer, not {found}; {way_to_install('cpu', '-U ')}")
+    if tuple(int(number) for number in found.split(".")[:2]) < (1, 23):
+        raise DeviceError(f"the provider needs onnxruntime 1.23 or newer, not {found}; {way_to_install('cpu', '-U ')}")
     return str(Path(library._name).resolve())
 
 

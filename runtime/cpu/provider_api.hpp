@@ -14,11 +14,12 @@ struct OrtHardwareDevice;
 struct OrtEpDevice;
 struct OrtEpGraphSupportInfo;
 struct OrtNodeComputeInfo;
+struct OrtModelMetadata;
+struct OrtAllocator;
 
 namespace iosched {
 
-// Version 1.23 of onnxruntime does not say of a graph that it is a subgraph.
-constexpr uint32_t kOldestProviderApi = 24;
+constexpr uint32_t kOldestProviderApi = 23;
 // onnxruntime ignores all members of our tables that are younger.
 constexpr uint32_t kTableVersion = 23;
 
@@ -55,6 +56,18 @@ struct OrtEpFactory {
   void* optional[8];
 };
 
+struct OrtNodeComputeInfo {
+  uint32_t version;
+  OrtStatus* (*CreateState)(OrtNodeComputeInfo*, void* context, void** state);
+  OrtStatus* (*Compute)(OrtNodeComputeInfo*, void* state, OrtKernelContext*);
+  void (*ReleaseState)(OrtNodeComputeInfo*, void* state);
+};
+
+struct OrtNodeFusionOptions {
+  uint32_t version;
+  bool drop_constant_initializers;
+};
+
 namespace iosched {
 
 using MakeStatus = OrtStatus* (*)(int code, const char* message);
@@ -69,7 +82,15 @@ struct Entry {
 };
 
 struct ProviderApi : Api {
-  explicit ProviderApi(const void* const* table) : Api(table), table(table) {}
+  // `version` of the table, which has no younger entries.
+  ProviderApi(const void* const* table, uint32_t version) : Api(table), table(table) {
+    if (version >= 24) TensorTypeAndShape_HasShape = at(390);
+  }
+
+  // Older versions tell a scalar and an unknown shape alike.
+  bool has_shape(const OrtTypeAndShape* tensor) const {
+    return TensorTypeAndShape_HasShape == nullptr || TensorTypeAndShape_HasShape(tensor);
+  }
 
   void ignore(OrtStatus* status) const noexcept {
     if (status != nullptr) ReleaseStatus(status);
@@ -102,9 +123,17 @@ struct ProviderApi : Api {
   const void* const* const table;
 
   MakeStatus CreateStatus = at(0);
+  OrtStatus* (*CreateSession)(const OrtEnv*, const char* path, const OrtSessionOptions*, OrtSession**) = at(7);
   OrtStatus* (*CastTypeInfoToTensorInfo)(const OrtTypeInfo*, const OrtTypeAndShape**) = at(55);
   OrtStatus* (*GetOnnxTypeFromTypeInfo)(const OrtTypeInfo*, int*) = at(56);
   OrtStatus* (*GetSymbolicDimensions)(const OrtTypeAndShape*, const char**, size_t) = at(63);
+  OrtStatus* (*AllocatorFree)(OrtAllocator*, void*) = at(76);
+  OrtStatus* (*GetAllocatorWithDefaultOptions)(OrtAllocator**) = at(78);
+  OrtStatus* (*KernelContext_GetInput)(const OrtKernelContext*, size_t, const OrtValue**) = at(90);
+  OrtStatus* (*KernelContext_GetOutput)(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**) = at(91);
+  OrtStatus* (*ModelMetadataLookupCustomMetadataMap)(const OrtModelMetadata*, OrtAllocator*, const char* key,
+                                                     char** value) = at(116);
+  void (*ReleaseModelMetadata)(OrtModelMetadata*) = at(118);
   OrtStatus* (*Logger_LogMessage)(const OrtLogger*, int severity, const char* message, const char* file, int line,
                                   const char* function) = at(247);
   OrtStatus* (*ReadOpAttr)(const OrtOpAttr*, int type, void* data, size_t nbytes, size_t* needed) = at(272);
@@ -117,6 +146,7 @@ struct ProviderApi : Api {
   const void* const* (*GetEpApi)() = at(317);
   OrtStatus* (*GetTensorSizeInBytes)(const OrtValue*, size_t*) = at(318);
   OrtStatus* (*ValueInfo_GetInitializerValue)(const OrtValueInfo*, const OrtValue**) = at(326);
+  Text<OrtGraph> Graph_GetModelPath = at(334);
   Count<OrtGraph> Graph_GetNumInputs = at(338);
   List<OrtGraph, OrtValueInfo> Graph_GetInputs = at(339);
   Count<OrtGraph> Graph_GetNumOutputs = at(340);
@@ -141,11 +171,14 @@ struct ProviderApi : Api {
   Count<OrtNode> Node_GetNumSubgraphs = at(365);
   OrtStatus* (*Node_GetSubgraphs)(const OrtNode*, const OrtGraph**, size_t, const char** attributes) = at(366);
   OrtStatus* (*GetSessionOptionsConfigEntries)(const OrtSessionOptions*, OrtKeyValuePairs**) = at(379);
-  bool (*TensorTypeAndShape_HasShape)(const OrtTypeAndShape*) = at(390);
+  OrtStatus* (*Graph_GetModelMetadata)(const OrtGraph*, OrtModelMetadata**) = at(387);
+  bool (*TensorTypeAndShape_HasShape)(const OrtTypeAndShape*) = nullptr;
 
   // Of a table of its own, OrtEpApi.
   OrtStatus* (*CreateEpDevice)(OrtEpFactory*, const OrtHardwareDevice*, const OrtKeyValuePairs* metadata,
                                const OrtKeyValuePairs* options, OrtEpDevice**) = Entry{GetEpApi()[0]};
+  OrtStatus* (*AddNodesToFuse)(OrtEpGraphSupportInfo*, const OrtNode* const*, size_t,
+                               const OrtNodeFusionOptions*) = Entry{GetEpApi()[2]};
 };
 
 }  // namespace iosched
