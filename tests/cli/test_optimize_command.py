@@ -292,6 +292,15 @@ def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, slown
     assert dict(table_rows(result))["schedule found"] == f"90.0 µs (predicted 80.0 µs{words})"
 
 
+def test_what_was_measured_without_all_its_stages_is_not_called_predicted() -> None:
+    result = replace(
+        result_for(load_model(branches().SerializeToString())), predicted_us=None, signatures=1, measurements=1
+    )
+    rows = dict(table_rows(result))
+    assert rows["schedule found"] == "90.0 µs"
+    assert "; 1 stage: 1 measurement, 2 from the profile database" in rows["search"]
+
+
 def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, workdir: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> same (string[3] word) => (string[3] y) { y = Identity(word) }"""
     onnx.save(onnx.parser.parse_model(text), workdir / "words.onnx")
