@@ -332,4 +332,5 @@ def _as_schedule_error(place: str) -> Iterator[None]:
     try:
         yield
     except InvalidModelError as error:
-        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with a schedule: {error}") from None
+        why = str(error).replace(f"{place} ", "it ", 1)
+        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with a schedule: {why}") from None
