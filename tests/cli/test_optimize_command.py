@@ -312,8 +312,16 @@ def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, wo
 @pytest.mark.usefixtures("in_streams")
 def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
     shown = invoke("optimize", model, "--device", "v100").stdout
-    assert "shipped         sequential: by the analytic model, no schedule is faster" in shown
+    assert "shipped         sequential: by the analytic model, the schedule found is not faster" in shown
     assert "x (" not in shown
+
+
+@pytest.mark.usefixtures("in_streams")
+def test_limits_of_a_search_do_not_hide_that_greedy_is_faster(invoke, wide: Path) -> None:
+    found = json.loads(invoke("optimize", wide, "--device", "v100", "-r", 1, "-s", 1, "--json").stdout)
+    assert found["latency_us"]["greedy"] < found["latency_us"]["sequential"]
+    assert found["shipped"] == "sequential"
+    assert "no schedule" not in found["reason"]
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
