@@ -33,6 +33,7 @@ from iosched.cli.common.output import (
     check_destinations,
     emit_json,
     emit_result,
+    note,
     note_before,
     notes_after,
     quiet,
@@ -316,8 +317,9 @@ def _report(result: BatchResult, each: list[OptimizedFiles], *, to_stderr: bool)
         return
     print_result(result, to_stderr=to_stderr)
     lines = [*result.left_out.values(), *result.notes, *(line for one in result.clusters for line in one.notes)]
-    lines += [*wrote(_outputs(each)), *each[0].next_lines()]
-    print_lines(notes_after(dict.fromkeys(lines)), to_stderr=to_stderr)
+    for line in notes_after(dict.fromkeys(lines)):
+        note(line)
+    print_lines([*wrote(_outputs(each)), *each[0].next_lines()], to_stderr=to_stderr)
 
 
 def as_object(result: BatchResult, outputs: list[OptimizedFiles]) -> dict[str, object]:

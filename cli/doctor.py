@@ -83,7 +83,8 @@ def _print(found: Diagnosis) -> None:
             print_pairs(name, section.rows, to_stderr=False)
     for _, each in found.findings:
         level = "problem" if each.is_broken else "note"
-        say(f"{level}: {each.where}: {each.what}. Fix: {each.way}.")
+        end = "" if each.what.endswith("?") else "."
+        say(f"{level}: {each.where}: {each.what}{end} Fix: {each.way}.")
     if not found.broken:
         say("No problems found.")
 

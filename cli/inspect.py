@@ -20,7 +20,7 @@ from iosched.cli.common.options import (
 from iosched.cli.common.output import emit_json
 from iosched.cli.common.source import embedded_schedules, read_model
 from iosched.cli.common.tables import print_columns
-from iosched.cli.common.text import count_text
+from iosched.cli.common.text import count_text, flops_text
 from iosched.cli.help import Command
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _print(found: _Inspected) -> None:
     limits = "no pruning" if pruning.r is None and pruning.s is None else f"pruning r={pruning.r} s={pruning.s}"
     title = (
         f"{model.name}: {len(model.graph.operators):,} operators ({len(model.proto.graph.node):,} nodes), "
-        f"{found.model.flops / 1e9:.2f} GFLOP, {found.model.n_parameters / 1e6:.1f} M parameters; {limits}"
+        f"{flops_text(found.model.flops)}, {found.model.n_parameters:,} parameters; {limits}"
     )
     if found.record is not None:
         title += f"\n{_line(found.record)}"

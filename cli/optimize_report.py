@@ -13,6 +13,7 @@ from iosched.cli.common.text import (
     COMPARED,
     ENDS,
     RATIO,
+    count_text,
     latency_ends_text,
     latency_text,
     share_text,
@@ -211,8 +212,8 @@ def _found_text(result: OptimizeResult) -> str:
 
     if result.cost == "analytic":
         return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
-    if result.measured_us is None and not result.predicted_us:
-        return _latency(None)
+    if not result.predicted_us:
+        return _latency(result.measured_us)
     speed = speed_text(result.device_kind) if result.slowness is None else "at the machine's current speed"
     words = filter(None, ("predicted", _latency(result.predicted_us), speed))
     return f"{_latency(result.measured_us)} ({' '.join(words)})"
@@ -232,8 +233,8 @@ def _search_text(result: OptimizeResult) -> str:
         under = "under the measured stages"
         disturbed = f" ({result.disturbed} disturbed)" if result.disturbed else ""
         repeated = f" ({result.repeated} repeated)" if result.repeated else ""
-        measured = f"{result.measurements} measurements{repeated}"
-        counted = f"{result.signatures} stages{disturbed}: {measured}, {result.cache_hits} from the profile database"
+        stages, measured = count_text(result.signatures, "stage"), count_text(result.measurements, "measurement")
+        counted = f"{stages}{disturbed}: {measured}{repeated}, {result.cache_hits} from the profile database"
     found = gap_text(
         result.gap, result.gap_of, under, measured=result.cost == "measured", predicted=result.predicted_gap
     )

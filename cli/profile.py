@@ -100,7 +100,7 @@ def clear(profile_db: Path | None, device: str | None, yes: bool) -> None:
 
 def _confirm(database: ProfileDatabase) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("deleting all measurements needs confirmation on a terminal: add --yes")
+        raise UsageError("deleting measurements needs confirmation on a terminal: add --yes")
     count = database.stats().measurements
     if not click.confirm(f"Delete up to {count:,} measurements in {database.path}?", err=True):
         raise UsageError("nothing was deleted")

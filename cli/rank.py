@@ -214,11 +214,20 @@ def print_table(result: RankResult) -> None:
     for row in result.rows:
         if row.error is not None and not row.is_unreached:
             note(f"{row.model} on {row.device}: {row.error}")
+        for line in _interference(row):
+            note(f"{row.model} on {row.device}: {line}")
     said = [
         line for row in result.rows if row.cost is not None and row.cost.cost == "estimated" for line in row.cost.notes
     ]
     for line in dict.fromkeys(said):
         note(line)
+
+
+def _interference(row: RankRow) -> tuple[str, ...]:
+    from iosched.profiler.measuring.interleaved_models import interference_notes
+
+    whole = None if row.cost is None or row.cost.result is None else row.cost.result.shipped_whole
+    return () if whole is None else interference_notes({row.model: whole})
 
 
 def _title(result: RankResult) -> str:

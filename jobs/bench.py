@@ -223,7 +223,7 @@ def _few_notes(rows: Sequence[Row]) -> Iterator[str]:
     if runs < least:
         rounds = math.ceil(least * fewest.samples / runs)
         rough = "a reliable p90 or any p99" if runs < least_samples(0.9) else "p99"
-        yield f"{runs} runs of {fewest.name} are too few for {rough}: use {least} runs, which take {rounds} --rounds."
+        yield f"{runs} runs of {fewest.name} are too few for {rough}: use --rounds {rounds}."
 
 
 def _check_names(names: Sequence[str]) -> None:

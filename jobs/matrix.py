@@ -87,7 +87,7 @@ class MatrixTarget:
         taken_from: the number of another target, if the schedule found for that one is faster here than the one found
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
-        notes: notes on the origin of measured stages of a simulated GPU.
+        notes: notes on the origin of measured stages of a simulated GPU, and on interference with measurements here.
         speedup: the speedup over the sequential schedule; None if latencies are measured.
     """
 

@@ -105,6 +105,7 @@ def _price(work: Price, here: Context) -> Priced:
         latencies_us.append(schedule_latency_us(opened, schedule))
     *found_us, sequential_us = latencies_us
     info = opened.device.info
+    of_measuring = () if opened.here is None else opened.here.running(None, {}).notes
     intervals, speedups = _uncertainty(opened, schedules, baseline, schedules[fastest(found_us, work.own)])
     return Priced(
         info.name,
@@ -114,7 +115,7 @@ def _price(work: Price, here: Context) -> Priced:
         tuple(measured_share(opened, schedule) for schedule in schedules),
         intervals,
         speedups,
-        opened.details.elsewhere.notes,
+        (*opened.details.elsewhere.notes, *of_measuring),
     )
 
 

@@ -253,14 +253,14 @@ class TimeBudget:
         return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
-        """A note if whole models ran too few times to find the fastest."""
+        """A note if too few rounds of whole models count to find the fastest."""
         if n_rounds >= self.least or not self.is_hurried:
             return ()
-        times = "once" if n_rounds == 1 else f"{n_rounds} times"
+        rounds = "round" if n_rounds == 1 else "rounds"
         needed_s = math.ceil(self.least_comparison_s())
         return (
-            f"Whole models ran only {times} each because the time ran out, too few to tell which is the fastest: add"
-            f" about {needed_s} s to --budget; measurements of stages are kept.",
+            f"The time ran out after {n_rounds} usable {rounds} of whole models, too few to tell which is the fastest:"
+            f" add about {needed_s} s to --budget; measurements of stages are kept.",
         )
 
 

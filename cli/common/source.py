@@ -247,9 +247,9 @@ def not_shipped_text(document: ScheduleDocument) -> str | None:
         why = f"in {document.precision}, OpenVINO runs the model, and this schedule is for fp32"
         return f"'iosched run' does not use this schedule: {why}."
     if document.is_on_openvino:
-        return "'iosched run' does not use this schedule where OpenVINO is installed: OpenVINO ships as the fastest."
+        return "'iosched run' does not use this schedule where OpenVINO is installed, because OpenVINO ships."
     if document.is_plain:
-        return "'iosched run' uses plain onnxruntime, not this schedule: no schedule is measurably faster."
+        return "'iosched run' uses plain onnxruntime, not this schedule: none was measured to be faster."
     return None
 
 
@@ -332,4 +332,5 @@ def _as_schedule_error(place: str) -> Iterator[None]:
     try:
         yield
     except InvalidModelError as error:
-        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with a schedule: {error}") from None
+        why = str(error).replace(f"{place} ", "it ", 1)
+        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with a schedule: {why}") from None

@@ -119,18 +119,18 @@ def throughput_object(found: Throughput | None) -> dict[str, object]:
 
 def throughput_text(found: Throughput) -> str:
     """A throughput: `604 MFLOP, 5.20 TFLOP/s, 33 % of peak, 45 % of the SMs`."""
-    return ", ".join(filter(None, [_amount(found.flops), *_speeds(found, "of peak", "of the SMs")]))
+    return ", ".join(filter(None, [flops_text(found.flops), *_speeds(found, "of peak", "of the SMs")]))
 
 
 def work_text(found: Throughput) -> str:
     """A throughput without shares: `604 MFLOP, 5.20 TFLOP/s`."""
-    return ", ".join(filter(None, [_amount(found.flops), _speeds(found, "", "")[0]]))
+    return ", ".join(filter(None, [flops_text(found.flops), _speeds(found, "", "")[0]]))
 
 
 def throughput_columns(found: Throughput) -> str:
     """A throughput in columns of fixed width."""
     speed, peak, sms = _speeds(found, "peak", "SMs")
-    columns = [f"{_amount(found.flops):>12}", f"{speed:>14}"]
+    columns = [f"{flops_text(found.flops):>12}", f"{speed:>14}"]
     if found.peak_tflops is not None:
         columns.append(f"{peak:>10}")
     if found.busy_us is not None:
@@ -142,14 +142,14 @@ def _speeds(found: Throughput, peak: str, sms: str) -> tuple[str, str, str]:
     """Speed, share of peak and share of the SMs; empty if unknown."""
     if not found.flops or found.tflops is None:
         return "", "", _percent(found.sm_share, sms)
-    return f"{_amount(found.tflops * 1e12)}/s", _percent(found.share_of_peak, peak), _percent(found.sm_share, sms)
+    return f"{flops_text(found.tflops * 1e12)}/s", _percent(found.share_of_peak, peak), _percent(found.sm_share, sms)
 
 
 def _percent(share: float | None, of: str) -> str:
     return "" if share is None else f"{share:.0%} {of}"
 
 
-def _amount(flops: float) -> str:
+def flops_text(flops: float) -> str:
     """A number of operations with three digits and a unit."""
     for size, unit in _UNITS:
         if flops >= size:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
 
+_WHOLES = {"measured": "schedule found", "reference": "onnxruntime", "openvino": "OpenVINO"}
+"""Names of latencies of whole models that differ from those in files."""
+
 
 def _text(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.schedule_text import Remarks, draw_text
@@ -60,13 +63,16 @@ def _proven(document: ScheduleDocument) -> str | None:
 
 
 def _considered(document: ScheduleDocument) -> str:
-    """Line with the other schedules in the file, for `--alternative`."""
+    """Lines with the other schedules in the file, for `--alternative`, and with latencies of whole models."""
     from iosched.cli.pictures.theme import latency_label
 
     if not document.alternatives:
         return ""
     others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
-    return f"\nalternatives: {others}\n"
+    known = {name: us for name, us in document.latency_us.items() if us and name != "predicted"}
+    wholes = ", ".join(f"{_WHOLES.get(name, name)} {latency_label(us)}" for name, us in known.items())
+    measured = f"measured as a whole: {wholes}\n" if known and document.cost == "measured" else ""
+    return f"\nalternatives: {others}\n{measured}"
 
 
 def _svg(drawn: Drawing, unicode: bool) -> str:

@@ -256,7 +256,8 @@ def _settings_findings(request: DoctorRequest) -> Iterator[Finding]:
     for each in request.settings:
         if each.problem is not None and each.counts:
             what, _, way = each.problem.partition("\n")
-            yield Finding(f"the file is invalid: {what}", each.path, way or "fix it")
+            what = what.removeprefix(f"{each.path}: ")
+            yield Finding(f"the file is invalid: {what}", each.path, way or "correct the file")
     if "threads" in request.set_to:
         value, place = request.set_to["threads"]
         if not (str(value).isdecimal() and int(value) > 0):

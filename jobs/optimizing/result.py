@@ -44,7 +44,8 @@ class OptimizeResult:
         device_kind: "cpu" or "cuda".
         cost: "measured" or "analytic".
         predicted_us: the sum of the latencies of the stages of the schedule found; at the speed that the machine had
-            while it was compared, where `slowness` is known. The schedule file has it at the speed of its stages.
+            while it was compared, where `slowness` is known. The schedule file has it at the speed of its stages. None
+            if the latency of a stage is unknown.
         measured_us: the latency of the schedule found; None if nothing was measured.
         sequential_us: the latency of one operator after another.
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
@@ -93,7 +94,7 @@ class OptimizeResult:
     device_kind: str
     device_name: str
     cost: str
-    predicted_us: float
+    predicted_us: float | None
     measured_us: float | None
     sequential_us: float
     greedy_us: float | None
@@ -173,7 +174,7 @@ class OptimizeResult:
         """The latency of the way that ships; the predicted one if nothing was measured."""
         if self.shipped_whole is not None:
             return self.shipped_whole.median_us
-        return self.sequential_us if self.shipped == "sequential" else self.predicted_us
+        return self.sequential_us if self.shipped == "sequential" else self.predicted_us or 0.0
 
     @property
     def shipped_whole(self) -> Measurement | None:
@@ -229,7 +230,7 @@ def result_of(
         device_kind=document.device_kind,
         device_name=document.device_name,
         cost=document.cost,
-        predicted_us=(latency_us["predicted"] or 0.0) * (slowness or 1.0) or latency_us["measured"] or 0.0,
+        predicted_us=latency_us["predicted"] and latency_us["predicted"] * (slowness or 1.0),
         measured_us=latency_us["measured"],
         sequential_us=latency_us["sequential"] or 0.0,
         greedy_us=latency_us["greedy"],

@@ -57,9 +57,7 @@ _ONE_CORE = ReferenceSettings("sequential", 1)
 _TRYING = 0.5
 """The part of the budget, without the comparison, for trying teams."""
 
-_NOT_TRIED = (
-    "Only {tried} of {possible} divisions of the cores were tried before the time ran out: use a larger --budget."
-)
+_NOT_TRIED = "The time ran out after {tried} of {possible} divisions of the cores: use a larger --budget."
 _ONE_WAY = "Plain onnxruntime was compared in one setting only because the time ran out: {way}."
 
 

@@ -301,7 +301,7 @@ def _reason(
 ) -> str:
     by = "the analytic model" if measured_share is None else "measured and computed latencies"
     if shipped == "sequential":
-        return f"by {by}, no schedule is faster than one operator after another"
+        return f"by {by}, the schedule found is not faster than one operator after another"
     if intervals is not None and intervals.speedup["sequential"].is_equal:
         return "it is as fast as one operator after another, within the uncertainty of the analytic model"
     times = latency_us["sequential"] / latency_us["iosched"]

@@ -216,7 +216,7 @@ def _unknown(device: str) -> str:
 
     close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
-    return f"unknown device {device!r}{hint}\nDevices are auto, cpu and the GPUs {', '.join(gpu_keys())}"
+    return f"unknown device {device!r}{hint}\nDevices are auto, cpu, cuda[:N] and the GPUs {', '.join(gpu_keys())}"
 
 
 _NAMES = {"Darwin": "macOS"}

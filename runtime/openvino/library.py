@@ -18,7 +18,7 @@ OLDEST = 2026
 """Earlier releases number the element types of the C interface differently."""
 
 _MAX_REASON = 300
-_NOISE = ("Exception from ", "Check '")
+_NOISE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:")
 _POINTER, _SIZE, _TEXT, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int64
 
 
@@ -132,6 +132,6 @@ def call(name: str, *arguments: object) -> None:
 
 def useful_line(text: str) -> str:
     """The first line of OpenVINO's message that is about the model, not about OpenVINO's source files."""
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip().removeprefix("-- ") for line in text.splitlines()]
     found = next((line for line in lines if line and not line.startswith(_NOISE)), next(iter(lines), ""))
     return found if len(found) <= _MAX_REASON else found[: _MAX_REASON - 3] + "..."

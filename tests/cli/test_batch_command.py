@@ -15,6 +15,7 @@ from click.testing import Result
 from onnx import helper
 from small_models import chain, headed, proto_of
 
+from iosched.cli import batch as batch_command
 from iosched.cli.batch import parse_memory
 from iosched.jobs import batch as batch_job
 from iosched.models.composition.members import members_of
@@ -49,6 +50,14 @@ def test_several_files_become_one_that_runs(invoke: Invoke, files: list[str], wo
     assert json.loads(ran.stdout)["check"]["passed"]
     assert "a/x, c/x" in ran.stderr
     assert invoke("show", "super.onnx").exit_code == 0
+
+
+def test_notes_are_not_among_the_results(invoke: Invoke, files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_command, "notes_after", lambda _: ["A remark."])
+    result = invoke("batch", *files, *PAPER)
+    assert result.stderr == "A remark.\n"
+    assert "A remark." not in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("Next:  iosched run batch.iosched.onnx")
 
 
 def test_the_schedule_is_called_after_the_file_where_one_is_named(

@@ -171,8 +171,8 @@ def test_two_kinds_are_refused(invoke, complains, planned, measured) -> None:
     [
         (b'{"rows": 3, "samples_us": {}}', "not a result of 'iosched bench --json'"),
         (b"{}", "bad.json"),
-        (b"\x08\x01", "neither a schedule nor a model"),
-        (b"", "bad.json"),
+        (b"\x08\x01", "neither a schedule nor a model with a schedule: it is not an ONNX model"),
+        (b"", "a schedule: it is empty"),
     ],
 )
 def test_broken_files_are_refused(invoke, complains, measured, data: bytes, words: str) -> None:

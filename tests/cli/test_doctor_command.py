@@ -156,3 +156,11 @@ def test_a_wrong_file_keeps_it_from_nothing_and_is_told(settings_section, workdi
     assert (found["exit"], finding["check"], finding["broken"]) == (1, "settings", True)
     assert what in finding["what"]
     assert finding["where"].endswith("iosched.toml")
+
+
+def test_a_finding_names_its_file_once_and_ends_once(invoke, settings_section, workdir: Path) -> None:
+    (workdir / "iosched.toml").write_text("thread = 2")
+    settings_section()
+    (line,) = [line for line in invoke("doctor").stdout.splitlines() if "Fix: " in line]
+    assert line.count("iosched.toml") == 1
+    assert line.endswith("unknown setting 'thread': did you mean threads? Fix: correct the file.")

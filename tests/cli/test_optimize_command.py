@@ -292,6 +292,15 @@ def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, slown
     assert dict(table_rows(result))["schedule found"] == f"90.0 µs (predicted 80.0 µs{words})"
 
 
+def test_what_was_measured_without_all_its_stages_is_not_called_predicted() -> None:
+    result = replace(
+        result_for(load_model(branches().SerializeToString())), predicted_us=None, signatures=1, measurements=1
+    )
+    rows = dict(table_rows(result))
+    assert rows["schedule found"] == "90.0 µs"
+    assert "; 1 stage: 1 measurement, 2 from the profile database" in rows["search"]
+
+
 def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, workdir: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> same (string[3] word) => (string[3] y) { y = Identity(word) }"""
     onnx.save(onnx.parser.parse_model(text), workdir / "words.onnx")
@@ -303,8 +312,16 @@ def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, wo
 @pytest.mark.usefixtures("in_streams")
 def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
     shown = invoke("optimize", model, "--device", "v100").stdout
-    assert "shipped         sequential: by the analytic model, no schedule is faster" in shown
+    assert "shipped         sequential: by the analytic model, the schedule found is not faster" in shown
     assert "x (" not in shown
+
+
+@pytest.mark.usefixtures("in_streams")
+def test_limits_of_a_search_do_not_hide_that_greedy_is_faster(invoke, wide: Path) -> None:
+    found = json.loads(invoke("optimize", wide, "--device", "v100", "-r", 1, "-s", 1, "--json").stdout)
+    assert found["latency_us"]["greedy"] < found["latency_us"]["sequential"]
+    assert found["shipped"] == "sequential"
+    assert "no schedule" not in found["reason"]
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:

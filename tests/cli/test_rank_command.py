@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import onnx
 import pytest
+import scripted
 from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
+from iosched.jobs import time_budget
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 
 ROW_KEYS = {
@@ -63,6 +66,16 @@ def test_the_table_says_what_latencies_come_from_and_why_there_is_none(
     assert "(90%)" in rows[4]
     assert "analytic" in rows[4]
     assert "broken on v100: broken.onnx" in result.stderr
+
+
+def test_interference_with_whole_models_is_noted(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    monkeypatch.setattr(scripted, "scripted_round", partial(scripted.scripted_round, others=0.5))
+    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.0)
+    result = invoke("rank", "small.onnx", "--device", "cpu,v100", "--threads", 2, "--profile-db", "p.db")
+    assert "\nsmall on cpu: Other processes interfered with " in f"\n{result.stderr}"
+    assert "small on v100" not in result.stderr
 
 
 def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

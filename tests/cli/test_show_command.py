@@ -16,7 +16,7 @@ from small_models import branches
 
 from iosched.models.load import load_model
 from iosched.profiler.devices.resolve import runner_name
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import Alternative, ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
@@ -186,6 +186,19 @@ def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_fi
     result = invoke("show", schedule_file)
     assert "uses plain onnxruntime" in result.stderr
     assert "block 0" in result.stdout
+
+
+def test_latencies_of_whole_models_are_apart_from_sums_of_stages(invoke, workdir: Path, schedule_file: Path) -> None:
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    known = {"predicted": 50.0, "measured": 90.0, "sequential": 150.0, "greedy": None, "reference": 180.0}
+    whole = replace(document, alternatives=(Alternative("sequential", document.schedule, 150.0),), latency_us=known)
+    (workdir / "whole.json").write_text(whole.to_json())
+    shown = invoke("show", "whole.json").stdout
+    assert shown.endswith(
+        "\nalternatives: sequential 150.0 µs\n"
+        "measured as a whole: schedule found 90.0 µs, onnxruntime 180.0 µs, sequential 150.0 µs\n"
+    )
+    assert "as a whole" not in invoke("show", "whole.json", "--block", 0).stdout
 
 
 def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:

@@ -22,6 +22,7 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
@@ -153,6 +154,13 @@ def test_the_cpu_is_measured_and_its_schedules_are_costed_on_gpus_too(
     assert count > 0
     assert matrix(models, wanted) == result
     assert len(measured) == count
+
+
+def test_interference_with_measurements_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    monkeypatch.setattr(CpuStageCost, "remarks", ("Other processes interfered.",))
+    result = matrix([(1, fire())], MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db"))
+    assert [target.notes for target in result.targets] == [("Other processes interfered.",), ()]
 
 
 def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(

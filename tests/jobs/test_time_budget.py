@@ -62,8 +62,9 @@ def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(
     script_models(monkeypatch, LATENCIES_US)
     hurried = optimize(fire(), replace(settings, budget_s=1e-9))
     assert (hurried.shipped, hurried.verdict) == ("reference", "undecided")
-    assert "ran only once each" in hurried.notes[0]
+    assert "after 1 usable round of whole models, too few" in hurried.notes[0]
     assert len(hurried.wholes["iosched"].samples_us) == 1
+    assert hurried.predicted_us is None
     found = optimize(fire(), settings)
     assert (found.shipped, found.verdict, found.notes) == ("iosched", "faster", ())
     assert len(found.wholes["reference"].samples_us) > LEAST_ROUNDS

@@ -175,8 +175,8 @@ class CpuStageCost:
         if not self.disturbed:
             return ()
         return (
-            f"Other processes interfered with the measurements of {self.disturbed} of {self.signatures} stages, "
-            f"so their latencies have wide intervals; {self.repeated} measurements were repeated. "
+            f"Other processes interfered with the measurements of {self.disturbed} of {self.signatures} stages "
+            f"(measurements repeated: {self.repeated}), so these latencies have wide intervals. "
             "Repeat the search on an idle machine.",
         )
 

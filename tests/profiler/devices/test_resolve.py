@@ -78,7 +78,11 @@ def test_without_a_gpu_auto_means_the_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("device", "hint"),
-    [("v101", "did you mean v100"), ("cpuu", "did you mean cpu"), ("tpu", "unknown device 'tpu'")],
+    [
+        ("v101", "did you mean v100"),
+        ("cpuu", "did you mean cpu"),
+        ("tpu", r"'tpu'.*\nDevices are auto, cpu, cuda\[:N\] and "),
+    ],
 )
 def test_an_unknown_device_is_refused_with_the_list(device: str, hint: str) -> None:
     for check in (check_name, resolve, lambda name: runner(name, None)):

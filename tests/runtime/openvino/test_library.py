@@ -46,6 +46,11 @@ def test_a_library_that_does_not_load_is_missing(monkeypatch: pytest.MonkeyPatch
             "Exception from src/core.cpp:97:\nCheck 'a == b' failed at src/x.cpp:3:\n\nNo such operator\nmore\n",
             "No such operator",
         ),
+        (
+            "Check 'false' failed at src/x.cpp:3:\nFrontEnd API failed with OpConversionFailure:\n"
+            "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: NonZero\n",
+            "No conversion rule found for operations: NonZero",
+        ),
         ("Exception from src/x.cpp:9:", "Exception from src/x.cpp:9:"),
         ("", ""),
         ("x" * 1000, "x" * 297 + "..."),

@@ -48,6 +48,12 @@ def test_the_speed_is_the_median_of_before_and_after() -> None:
     assert corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)(2) == pytest.approx([1000.0, 500.0])
 
 
+@pytest.mark.parametrize(("slowness", "corrected_us"), [(200.0, 250.0), (2.0, 250.0), (0.5, 1000.0)])
+def test_a_preempted_kernel_is_no_slow_machine(slowness: float, corrected_us: float) -> None:
+    run = corrected(Machine([1.0] * 100).runs(500.0), Machine([slowness] * 100).runs(80.0), lambda: 80.0)
+    assert run(3) == pytest.approx([corrected_us] * 3)
+
+
 def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
     """The machine is half as fast before the batch as after it; the batch is corrected by the mean of both speeds."""
     machine = Machine([2.0] * (1 + RUNS_BESIDE) + [1.5] * 2 + [1.0] * (1 + RUNS_BESIDE))
