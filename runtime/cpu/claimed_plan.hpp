@@ -79,6 +79,7 @@ struct ClaimedPlan {
       throw Broken("the plan needs " + std::to_string(file->n_lanes) + " threads, but may use " +
                    std::to_string(threads));
     }
+    check_defaults(graph);
     const uint64_t digest = GraphDigest::of(api, graph);
     if (std::find(file->digests.begin(), file->digests.end(), digest) == file->digests.end()) {
       throw Broken("the plan is for another graph: export the model again");
@@ -112,15 +113,19 @@ struct ClaimedPlan {
     return found == options.end() ? 0 : std::strtoul(found->second.c_str(), nullptr, 10);
   }
 
+  // An input with a default may be given, but the plan has the default for good.
+  void check_defaults(const OrtGraph* graph) const {
+    for (const OrtValueInfo* each : api.list(graph, api.Graph_GetNumInitializers, api.Graph_GetInitializers)) {
+      bool is_input = false;
+      api.check(api.ValueInfo_IsOptionalGraphInput(each, &is_input));
+      if (is_input) throw Broken("input " + api.text(each, api.GetValueInfoName) + " of the model has a default value");
+    }
+  }
+
   // Inputs and outputs have the names, types and, where the graph tells them, shapes of a program.
   void check_ports(const OrtGraph* graph) const {
     const auto graph_inputs = api.list(graph, api.Graph_GetNumInputs, api.Graph_GetInputs);
     const auto graph_outputs = api.list(graph, api.Graph_GetNumOutputs, api.Graph_GetOutputs);
-    for (const OrtValueInfo* each : graph_inputs) {
-      const OrtValue* content = nullptr;
-      api.check(api.ValueInfo_GetInitializerValue(each, &content));
-      if (content != nullptr) throw Broken("an input of the model has a default value");
-    }
     bool has_fixed = false, has_open = false;
     for (const PlanProgram& program : opened->programs) {
       if (names(graph_inputs) != names(program.inputs) || names(graph_outputs) != names(program.outputs)) {

@@ -12,7 +12,7 @@ from typing import Any
 
 from iosched.runtime.missing_dependencies import failure, way_to_install
 
-_ABI_VERSION = 8
+_ABI_VERSION = 9
 _ERROR_NBYTES = 2048
 _FILE = "_executor.so"
 _NOT_BUILT = "the compiled executor is not built; " + (

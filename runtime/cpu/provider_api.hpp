@@ -146,6 +146,7 @@ struct ProviderApi : Api {
   const void* const* (*GetEpApi)() = at(317);
   OrtStatus* (*GetTensorSizeInBytes)(const OrtValue*, size_t*) = at(318);
   OrtStatus* (*ValueInfo_GetInitializerValue)(const OrtValueInfo*, const OrtValue**) = at(326);
+  OrtStatus* (*ValueInfo_IsOptionalGraphInput)(const OrtValueInfo*, bool*) = at(329);
   Text<OrtGraph> Graph_GetModelPath = at(334);
   Count<OrtGraph> Graph_GetNumInputs = at(338);
   List<OrtGraph, OrtValueInfo> Graph_GetInputs = at(339);
