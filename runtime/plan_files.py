@@ -1,13 +1,18 @@
-"""Plan files that are open, whatever device runs them."""
+"""Plan files, whatever device writes and runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.executor import Executor
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.scheduler.document import ScheduleDocument
 
 
 @dataclass(frozen=True)
@@ -80,3 +85,45 @@ class WrittenPlan:
     checksum: int
     lanes: int
     programs: tuple[WrittenProgram, ...]
+
+
+@runtime_checkable
+class WritesPlans(Protocol):
+    """Optional part of a device that has plan files."""
+
+    def check_plans(self) -> None:
+        """Raise a `DeviceError` where this machine or its onnxruntime cannot run plan files."""
+        ...
+
+    def open_plan(self, path: Path) -> PlanModel:
+        """Open a plan file.
+
+        Raises:
+            ExecutionError: it is broken, or for another machine; the error names the reason.
+            DeviceError: the runtime of plan files is missing.
+        """
+        ...
+
+    def write_plan(
+        self,
+        path: Path,
+        exported: Path,
+        scheduled: Sequence[tuple[Model, ScheduleDocument]],
+        threads: int | None,
+        *,
+        dynamic_batch: bool,
+    ) -> WrittenPlan:
+        """Write a plan file.
+
+        Args:
+            exported: the ONNX file that the plan is for.
+            scheduled: the model at each set of input shapes, and its schedule.
+            threads: of a run; default: one for each core.
+            dynamic_batch: whether the ONNX file has a dynamic batch.
+
+        Raises:
+            UsageError: parts of the model need Python.
+            DeviceError: see `check_plans`.
+            OSError: the file cannot be written.
+        """
+        ...

@@ -10,10 +10,9 @@ from typing import TypeVar
 from iosched.jobs.run import users_level
 from iosched.models.errors import DeviceError, ExecutionError, PlanWarning, UsageError
 from iosched.models.plan_entry import ExportedModel, exported_models
-from iosched.profiler.devices.profiled_device import WritesPlans
 from iosched.profiler.devices.resolve import resolve
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.plan_files import PlanModel
+from iosched.runtime.plan_files import PlanModel, WritesPlans
 
 T = TypeVar("T")
 

@@ -17,8 +17,6 @@ from iosched.runtime.device import Device
 from iosched.scheduler.schedule import Schedule, Stage, structure_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
     from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.executor import Candidate
     from iosched.runtime.inputs import Arrays
-    from iosched.runtime.plan_files import PlanModel, WrittenPlan
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.effort import Effort
     from iosched.scheduler.teams import Teams
     from iosched.scheduler.unit_graph import UnitGraph
@@ -96,48 +92,6 @@ class CountsKernelCalls(Protocol):
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """How many kernels of the model, by operator, are "invoked" without a session and how many have "sessions"."""
-        ...
-
-
-@runtime_checkable
-class WritesPlans(Protocol):
-    """Optional part of a device that has plan files."""
-
-    def check_plans(self) -> None:
-        """Raise a `DeviceError` where this machine or its onnxruntime cannot run plan files."""
-        ...
-
-    def open_plan(self, path: Path) -> PlanModel:
-        """Open a plan file.
-
-        Raises:
-            ExecutionError: it is broken, or for another machine; the error names the reason.
-            DeviceError: the runtime of plan files is missing.
-        """
-        ...
-
-    def write_plan(
-        self,
-        path: Path,
-        exported: Path,
-        scheduled: Sequence[tuple[Model, ScheduleDocument]],
-        threads: int | None,
-        *,
-        dynamic_batch: bool,
-    ) -> WrittenPlan:
-        """Write a plan file.
-
-        Args:
-            exported: the ONNX file that the plan is for.
-            scheduled: the model at each set of input shapes, and its schedule.
-            threads: of a run; default: one for each core.
-            dynamic_batch: whether the ONNX file has a dynamic batch.
-
-        Raises:
-            UsageError: parts of the model need Python.
-            DeviceError: see `check_plans`.
-            OSError: the file cannot be written.
-        """
         ...
 
 
