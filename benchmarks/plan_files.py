@@ -1,0 +1,93 @@
+"""What plan files cost and save: sizes, opening times with and without a plan, and whether outputs have the same bits.
+
+Greedy schedules are exported, so nothing is searched. Opening times are of iosched.load in one process, in turn; the
+first of each is not counted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from testbed import known_results, read_options, write_results
+
+import iosched
+from iosched.jobs.annotate import annotated
+from iosched.jobs.export import export
+from iosched.jobs.schedule_file import document_from
+from iosched.models import zoo
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+BATCH_SIZES = (1, 2, 4)
+
+
+def main() -> None:
+    options = read_options(__file__, output=Path, networks=[*zoo.names(), "light"], rounds=7)
+    rows: list[Mapping[str, object]] = known_results(options.output).get("rows", [])
+    for network in options.networks:
+        for name, source in sources(network):
+            for size in BATCH_SIZES if network != "light" else (None,):
+                if not any((row["network"], row["batch_size"]) == (name, size) for row in rows):
+                    rows.append({"network": name, **tried(source, size, options.rounds)})
+                    write_results(options, {"rows": rows}, goes_on=True)
+                print(name, size, {key: value for key, value in rows[-1].items() if key != "opening_ms"})
+
+
+def sources(network: str) -> Iterator[tuple[str, bytes | Path]]:
+    if network != "light":
+        yield network, zoo.build(network).SerializeToString()
+        return
+    for path in sorted(LIGHT.glob("light_*.onnx")):
+        yield path.stem, path
+
+
+def tried(source: bytes | Path, batch_size: int | None, rounds: int) -> Mapping[str, object]:
+    """One row: the model at a batch size, exported to a folder that is deleted."""
+    model = iosched.load_model(source, batch_size=batch_size)
+    with tempfile.TemporaryDirectory() as folder:
+        optimized, plan = Path(folder, "m.iosched.onnx"), Path(folder, "m.plan")
+        document = document_from(model, CpuDevice(), None, greedy(model.graph))
+        iosched.write_model(annotated(model, document), model.weights, optimized)
+        begun = time.perf_counter()
+        written = export(optimized, plan)
+        exported_s = time.perf_counter() - begun
+        return {
+            "batch_size": batch_size,
+            "model_nbytes": written.model_nbytes,
+            "plan_nbytes": written.plan_nbytes,
+            "kernels": written.programs[0].kernels,
+            "sessions": written.programs[0].sessions,
+            "export_s": exported_s,
+            "same_bits": same_bits(model, optimized, plan),
+            "opening_ms": opening_ms({"without_plan": optimized, "plan": plan}, rounds),
+        }
+
+
+def same_bits(model: Model, optimized: Path, plan: Path) -> bool:
+    inputs = random_inputs(model.graph.inputs)
+    with iosched.load(optimized) as own, iosched.load(plan, strict=True) as other:
+        expected, found = own.run(inputs), other.run(inputs)
+    return all(np.array_equal(found[name], expected[name], equal_nan=True) for name in expected)
+
+
+def opening_ms(paths: Mapping[str, Path], rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {name: [] for name in paths}
+    for _ in range(rounds + 1):
+        for name, path in paths.items():
+            begun = time.perf_counter()
+            opened = iosched.load(path)
+            found[name].append((time.perf_counter() - begun) * 1e3)
+            opened.close()
+    return {name: each[1:] for name, each in found.items()}
+
+
+if __name__ == "__main__":
+    main()
