@@ -80,7 +80,7 @@ class PlanModel:
         self._handle = Handle(pointer, library.iosched_plan_close)
         first = self._described(0)
         self.lanes = first.n_lanes
-        self.model_sha256: str = first.model_sha256.decode()
+        self.model_sha256: str = _text(first.model_sha256)
         self.programs = tuple(PlanInterface.of(self._described(number)) for number in range(first.n_programs))
 
     def program(self, shapes: Sequence[tuple[int, ...]]) -> OpenedProgram | None:
@@ -120,7 +120,12 @@ class PlanInterface:
 
 def _spec(tensor: Any) -> TensorSpec:
     shape = None if tensor.rank < 0 else tuple(tensor.shape[: tensor.rank])
-    return TensorSpec(tensor.name.decode(), DTYPE_NAME[tensor.type], shape)
+    return TensorSpec(_text(tensor.name), DTYPE_NAME[tensor.type], shape)
+
+
+def _text(content: bytes) -> str:
+    """A text of the plan, which may be any bytes: different ones stay different."""
+    return content.decode(errors="surrogateescape")
 
 
 class OpenedProgram:

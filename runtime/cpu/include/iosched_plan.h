@@ -40,7 +40,7 @@ typedef struct {
   const char* model_sha256; /* of the exported ONNX file without its entry io.iosched.plan */
 } iosched_plan_description;
 
-/* Memory for an output; null fails the run. */
+/* Memory for an output; null fails the run. It must not use the plan. */
 typedef void* (*iosched_plan_allocate)(void* user, size_t output, const int64_t* shape, size_t rank, size_t nbytes);
 
 /* `api_base` is what the program's OrtGetApiBase() returns; `options` may be null. */
