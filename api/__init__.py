@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from iosched.models.mutation.variant import variant_of as variant_of
     from iosched.models.spaces.space import Space as Space
     from iosched.models.spaces.space import find_space as find_space
+    from iosched.runtime.cpu.library import include_path as include_path
     from iosched.runtime.cpu.provider import plugin_path as plugin_path
     from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
     from iosched.scheduler.blocks import partition as partition
@@ -169,6 +170,7 @@ _HOME = {
     "explore": "iosched.jobs.explore",
     "export": "iosched.jobs.export",
     "find_space": "iosched.models.spaces.space",
+    "include_path": "iosched.runtime.cpu.library",
     "join_units": "iosched.scheduler.unit_graph",
     "layer_of": "iosched.models.mutation.mutator",
     "load": "iosched.jobs.loading.loaded_model",

@@ -96,6 +96,11 @@ struct ClaimedPlan {
   void bind(const OrtNode* fused) {
     inputs = names(api.list(fused, api.Node_GetNumInputs, api.Node_GetInputs));
     outputs = names(api.list(fused, api.Node_GetNumOutputs, api.Node_GetOutputs));
+    for (const PlanProgram& program : opened->programs) {
+      for (const Port& port : program.inputs) {
+        if (!contains(inputs, port.name)) unread.resize(std::max(unread.size(), port.nbytes));
+      }
+    }
   }
 
   void run(OrtKernelContext* context) {
@@ -176,6 +181,10 @@ struct ClaimedPlan {
     return found;
   }
 
+  static bool contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
+
   static std::vector<std::string> names(const std::vector<Port>& ports) {
     std::vector<std::string> found;
     for (const Port& each : ports) found.push_back(each.name);
@@ -199,7 +208,7 @@ struct ClaimedPlan {
     std::vector<const void*> sources;
     for (const Port& port : program.inputs) {
       const auto found = given.find(port.name);
-      void* data = nullptr;
+      void* data = unread.data();
       if (found != given.end()) api.check(api.GetTensorData(const_cast<OrtValue*>(found->second), &data));
       sources.push_back(data);
     }
@@ -278,6 +287,7 @@ struct ClaimedPlan {
   std::vector<int64_t> stamp = std::vector<int64_t>(4);  // of the model's file
   std::unique_ptr<OpenedPlan> opened;
   std::vector<std::string> inputs, outputs;  // of the node
+  std::vector<char> unread;                  // stands for inputs that no node reads
   std::mutex mutex;
   std::unique_ptr<OrtSession, void (*)(OrtSession*)> plain{nullptr, nullptr};
 };

@@ -125,7 +125,10 @@ struct Hazards {
     }
   }
 
-  static bool adds_in_place(const Access& a, const Access& b) { return a.slot == b.slot && a.writes != b.writes; }
+  // Of floats only: a kernel reads whole numbers again after it checked that they are indices.
+  bool adds_in_place(const Access& a, const Access& b) const {
+    return a.slot == b.slot && a.writes != b.writes && plan.slots[a.slot].type == /*float*/ 1;
+  }
 
   static bool covers(std::vector<std::pair<size_t, size_t>>& spans, size_t begin, size_t end) {
     std::sort(spans.begin(), spans.end());

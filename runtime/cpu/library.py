@@ -117,6 +117,15 @@ def onnxruntime_path() -> Path | None:
     return None
 
 
+def include_path() -> str:
+    """The folder of `iosched_plan.h`, for programs in C that run plan files. The library is `../_executor.so` from it.
+
+    Returns:
+        An absolute path.
+    """
+    return str(Path(__file__).resolve().parent / "include")
+
+
 def load(path: Path) -> ctypes.CDLL:
     """Load a library by its path.
 

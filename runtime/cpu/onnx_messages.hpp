@@ -1,8 +1,7 @@
-// ONNX models as protobuf messages: what is read of the models in a plan file, and what is written for onnxruntime.
+// ONNX models as protobuf messages: read from a plan file, and written for onnxruntime.
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,15 +16,18 @@ namespace iosched {
 struct MessageReader {
   struct Field {
     uint64_t number = 0;
+    uint64_t wire_type = 0;
+    uint64_t value = 0;      // of a number of any size
     std::string_view bytes;  // of a text or message; empty for numbers
   };
 
   bool next(Field& field) {
     if (left.empty()) return false;
     const uint64_t key = varint();
-    field = {key >> 3, {}};
-    switch (key & 7) {
-      case 0: varint(); return true;
+    if (key > UINT32_MAX) throw Broken("a model in the plan is broken");  // protobuf drops the upper bits
+    field = {key >> 3, key & 7, 0, {}};
+    switch (field.wire_type) {
+      case 0: field.value = varint(); return true;
       case 1: take(8); return true;
       case 2: field.bytes = take(varint()); return true;
       case 5: take(4); return true;
@@ -51,51 +53,6 @@ struct MessageReader {
     const std::string_view taken = left.substr(0, nbytes);
     left.remove_prefix(nbytes);
     return taken;
-  }
-};
-
-// Refuses a model of a plan file that could make onnxruntime open a file or run foreign code.
-struct ModelCheck {
-  static void check(std::string_view model) { walk(kModel, model, 0); }
-
- private:
-  enum Kind { kModel, kGraph, kNode, kAttribute, kTensor, kSparse, kEntry };
-
-  static void walk(Kind kind, std::string_view bytes, int depth) {
-    if (depth > 64) throw Broken("a model in the plan is nested too deeply");
-    MessageReader message{bytes};
-    for (MessageReader::Field field; message.next(field);) visit(kind, field, depth + 1);
-  }
-
-  // Field numbers of onnx.proto.
-  static void visit(Kind kind, const MessageReader::Field& field, int depth) {
-    const auto is = [&](std::initializer_list<uint64_t> numbers) {
-      return std::find(numbers.begin(), numbers.end(), field.number) != numbers.end();
-    };
-    if (kind == kModel && field.number == 7) walk(kGraph, field.bytes, depth);
-    if (kind == kModel && field.number > 8) refuse("functions, metadata or configurations");
-    if (kind == kGraph && field.number == 1) walk(kNode, field.bytes, depth);
-    if (kind == kGraph && field.number == 5) walk(kTensor, field.bytes, depth);
-    if (kind == kGraph && field.number == 15) walk(kSparse, field.bytes, depth);
-    if (kind == kNode && field.number == 5) walk(kAttribute, field.bytes, depth);
-    if (kind == kNode && field.number == 7) check_domain(field.bytes);
-    if (kind == kAttribute && is({5, 10})) walk(kTensor, field.bytes, depth);
-    if (kind == kAttribute && is({6, 11})) walk(kGraph, field.bytes, depth);
-    if (kind == kAttribute && is({22, 23})) walk(kSparse, field.bytes, depth);
-    if (kind == kSparse && is({1, 2})) walk(kTensor, field.bytes, depth);
-    if (kind == kTensor && field.number == 13) walk(kEntry, field.bytes, depth);
-    if (kind == kEntry && field.bytes != (field.number == 1 ? "location" : ".")) refuse("weights in other files");
-  }
-
-  static void check_domain(std::string_view domain) {
-    for (const char* known : {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"}) {
-      if (domain == known) return;
-    }
-    refuse("operators of an unknown domain");
-  }
-
-  [[noreturn]] static void refuse(const char* what) {
-    throw Broken(std::string("a model in the plan has ") + what);
   }
 };
 

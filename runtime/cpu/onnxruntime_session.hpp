@@ -32,6 +32,7 @@ struct Options {
     api.check(api.SetIntraOpNumThreads(options, static_cast<int>(cpus.size())));
     api.check(api.SetInterOpNumThreads(options, 1));
     set("session.use_env_allocators", "1");
+    set("session.load_model_format", "ONNX");  // else by the first bytes, which a plan file may choose
     if (cpus.size() < 2) return;
     // Its threads spin between operators, and would continue for tens of milliseconds after a run.
     set("session.force_spinning_stop", "1");

@@ -5,7 +5,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,14 +51,13 @@ struct OpenedPlan {
     for (int lane = 0; cpus.size() < file->n_lanes; ++lane) cpus.push_back(-1 - lane);
     reader = std::make_unique<KernelReader>(*file, runtime->environment, Cpus(cpus.begin(), cpus.end()));
     kernels = reader->kernels(*runtime);
-    for (size_t left = file->head.length(6); left > 0; --left) programs.push_back(program(cpus));
+    for (size_t left = file->head.length(6); left > 0; --left) programs.push_back(read_program(cpus));
     if (programs.empty()) throw Broken("the plan file holds no plan");
   }
 
   // Runs once; runs of several threads follow one another. Outputs that are null come from `allocate`.
   void run(size_t number, const void* const* inputs, void* const* outputs, const Allocate& allocate) {
-    check_process();
-    PlanProgram& program = programs.at(number);
+    PlanProgram& program = checked(number, inputs, outputs);
     std::vector<void*> given(outputs, outputs + program.outputs.size());
     for (size_t i = 0; i < given.size(); ++i) {
       const Port& port = program.outputs[i];
@@ -71,10 +72,16 @@ struct OpenedPlan {
 
   // Runs the plan `repeats` times, without outputs of unknown size. `times_us` has one element for each run.
   void time(size_t number, const void* const* inputs, void* const* outputs, size_t repeats, double* times_us) {
-    check_process();
+    PlanProgram& program = checked(number, inputs, outputs);
     const std::lock_guard<std::mutex> lock(mutex);
-    run_plan(programs.at(number), inputs, outputs, repeats, times_us);
-    programs[number].executor->release_dynamic();
+    run_plan(program, inputs, outputs, repeats, times_us);
+    program.executor->release_dynamic();
+  }
+
+  PlanProgram& program(size_t number) {
+    if (getpid() != pid) throw std::runtime_error("the plan was opened before the process forked: open it again");
+    if (number >= programs.size()) throw std::runtime_error("the plan has no such program");
+    return programs[number];
   }
 
   const Environment& environment() const { return *runtime->environment; }
@@ -84,25 +91,39 @@ struct OpenedPlan {
   std::vector<PlanProgram> programs;
 
  private:
-  void check_process() const {
-    if (getpid() != pid) throw std::runtime_error("the plan was opened before the process forked: open it again");
+  PlanProgram& checked(size_t number, const void* const* inputs, void* const* outputs) {
+    PlanProgram& found = program(number);
+    bool is_complete = outputs != nullptr || found.outputs.empty();
+    for (size_t i = 0; i < found.inputs.size(); ++i) {
+      is_complete = is_complete && inputs != nullptr && (inputs[i] != nullptr || found.inputs[i].nbytes == 0);
+    }
+    if (!is_complete) throw std::runtime_error("an input of the plan, or the array of its outputs, is null");
+    return found;
   }
 
   static void run_plan(PlanProgram& program, const void* const* inputs, void* const* outputs, size_t repeats,
                        double* times_us) {
-    std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes has no output
-    for (const size_t input : program.used) sources.push_back(const_cast<void*>(inputs[input]));
+    std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes may be null
+    for (const size_t input : program.used) {
+      sources.push_back(inputs[input] == nullptr ? &program : const_cast<void*>(inputs[input]));
+    }
     for (size_t i = 0; i < program.outputs.size(); ++i) {
       if (program.outputs[i].source == Port::kArray) targets[program.outputs[i].index] = outputs[i];
     }
     program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
   }
 
-  PlanProgram program(const std::vector<int>& cpus) {
+  PlanProgram read_program(const std::vector<int>& cpus) {
     Head& head = file->head;
     PlanProgram found;
     for (size_t left = head.length(3); left > 0; --left) found.inputs.push_back(port());
     for (size_t left = head.length(5); left > 0; --left) found.outputs.push_back(output(found));
+    for (const std::vector<Port>* ports : {&found.inputs, &found.outputs}) {
+      std::set<std::string_view> names;
+      for (const Port& each : *ports) {
+        if (!names.insert(each.name).second) throw Broken("the plan has two inputs or outputs of one name");
+      }
+    }
     for (const int64_t word : head.numbers()) {
       if (word < 0 || static_cast<size_t>(word) >= found.inputs.size()) throw Broken("the plan reads an unknown input");
       found.used.push_back(static_cast<size_t>(word));
@@ -184,7 +205,7 @@ struct OpenedPlan {
     if (plan.arena_nbytes > end + PlanFile::kPage) throw Broken("the plan's arena is larger than what it holds");
     const auto memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
     if (plan.arena_nbytes > memory) {
-      throw std::runtime_error("the plan needs " + std::to_string(plan.arena_nbytes) + " bytes, more than this machine has");
+      throw Broken("the plan needs " + std::to_string(plan.arena_nbytes) + " bytes, more than this machine has");
     }
   }
 

@@ -88,7 +88,7 @@ class OpenedPlan:
         self._handle = Handle(pointer, library.iosched_plan_close)
         first = self._described(0)
         self.lanes: int = first.n_lanes
-        self.model_sha256: str = first.model_sha256.decode()
+        self.model_sha256: str = _text(first.model_sha256)
         self.checksum: int = first.checksum
         self.has_dynamic_batch = bool(first.has_dynamic_batch)
         self.programs = tuple(_interface(self._described(number)) for number in range(first.n_programs))
@@ -127,7 +127,12 @@ def _interface(description: Any) -> PlanInterface:
 
 def _spec(tensor: Any) -> TensorSpec:
     shape = None if tensor.rank < 0 else tuple(tensor.shape[: tensor.rank])
-    return TensorSpec(tensor.name.decode(), DTYPE_NAME[tensor.type], shape)
+    return TensorSpec(_text(tensor.name), DTYPE_NAME[tensor.type], shape)
+
+
+def _text(content: bytes) -> str:
+    """A text of the plan, which may be any bytes: different ones stay different."""
+    return content.decode(errors="surrogateescape")
 
 
 class OpenedProgram:

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,27 +22,14 @@
 namespace iosched {
 
 struct OperatorCheck {
-  // Throws unless the operator is one of those in kernels.py, with views and constants that it is called with there.
-  static void check(const OperatorDescription& given) {
-    if (!is_allowed(given.domain, given.name)) throw Broken("the plan calls an operator that needs a session");
-    for (int64_t i = 0; i < given.n_sources; ++i) {
-      const int64_t source = given.sources[i];
-      if (source >= given.n_reads || source < -1 - given.n_constants) {
-        throw Broken("an operator of the plan reads what it does not have");
-      }
-    }
-    if (given.n_sources == 0 || given.sources[0] == -1) throw Broken("an operator of the plan has no input");
-    const Inputs inputs(given);
-    for (int64_t i = 0; i < given.n_constraints; ++i) check_constraint(given, inputs, i);
-    if (std::string_view(given.name).find("Conv") != std::string_view::npos) check_convolution(given, inputs);
-  }
-
-  // Which operators have outputs of just the types and shapes that onnxruntime infers.
+  // Which operators are among those of kernels.py, and have outputs of just the types and shapes that onnxruntime
+  // infers.
   static std::vector<bool> inferred(const Environment& environment,
                                     const std::vector<const OperatorDescription*>& operators) {
     std::vector<bool> good(operators.size());
     std::map<int64_t, std::vector<size_t>> by_version;  // a model has one version of ONNX's operators
     for (size_t i = 0; i < operators.size(); ++i) {
+      if (!is_safe(*operators[i])) continue;
       by_version[*operators[i]->domain == '\0' ? operators[i]->version : kAnyVersion].push_back(i);
     }
     for (const auto& [version, numbers] : by_version) infer(environment, operators, version, numbers, good);
@@ -50,7 +38,8 @@ struct OperatorCheck {
 
  private:
   static constexpr int64_t kAnyVersion = 17;
-  static constexpr int64_t kMostShapeBytes = 4096;  // of a constant that decides the shape of an output
+  static constexpr int64_t kMostShapeBytes = 512;  // of a constant that decides the shape of an output
+  static constexpr int64_t kMostInputs = 16;
 
   struct Tensor {
     int type = 0;
@@ -68,7 +57,9 @@ struct OperatorCheck {
       }
       for (int64_t i = 0; i < given.n_sources; ++i) {
         const int64_t source = given.sources[i];
-        inputs.push_back(source >= 0 ? views[source] : source == -1 ? Tensor{} : constant(given.constants[-2 - source]));
+        inputs.push_back(source >= 0    ? views[source]
+                         : source == -1 ? Tensor{}
+                                        : constant(given.constants[-2 - source]));
       }
       outputs.assign(views.begin() + given.n_reads, views.end());
     }
@@ -79,6 +70,22 @@ struct OperatorCheck {
 
     std::vector<Tensor> inputs, outputs;
   };
+
+  static bool is_safe(const OperatorDescription& given) {
+    if (!is_allowed(given.domain, given.name) || given.n_sources < 1 || given.n_sources > kMostInputs) return false;
+    for (int64_t i = 0; i < given.n_sources; ++i) {
+      const int64_t source = given.sources[i];
+      if (source >= given.n_reads || source < -1 - given.n_constants || (i == 0 && source == -1)) return false;
+    }
+    const Inputs inputs(given);
+    bool has_kernel_type = false;
+    for (int64_t i = 0; i < given.n_constraints; ++i) {
+      if (!fits_constraint(given, inputs, i)) return false;
+      has_kernel_type |= is(given.constraints[i], converts(given) ? "T1" : "T") || is(given.constraints[i], "T");
+    }
+    return has_kernel_type && !has_empty(inputs.inputs) && !has_empty(inputs.outputs) && fits_attributes(given) &&
+           fits_shapes(given, inputs);
+  }
 
   static bool is_allowed(std::string_view domain, std::string_view name) {
     static const std::map<std::string_view, std::vector<std::string_view>> kAllowed{
@@ -100,12 +107,11 @@ struct OperatorCheck {
   }
 
   // The kernel is chosen by the types of type parameters, so they must be those of the tensors.
-  static void check_constraint(const OperatorDescription& given, const Inputs& inputs, int64_t number) {
+  static bool fits_constraint(const OperatorDescription& given, const Inputs& inputs, int64_t number) {
     const std::string_view op = given.name, parameter = given.constraints[number];
-    const bool converts = op == "Cast" || op == "Resize";
     size_t place = 0;
     if (parameter == "T") place = op == "Where" ? 1 : 0;
-    if (parameter == "T1") place = converts ? 0 : 1;
+    if (parameter == "T1") place = converts(given) ? 0 : 1;
     if (parameter == "T2") place = op == "Resize" ? 1 : 3;
     if (parameter == "Tind") place = op == "Pad" ? 3 : 1;
     if (parameter == "U") place = 3;
@@ -113,26 +119,72 @@ struct OperatorCheck {
                            (op == "LayerNormalization" && parameter == "U");
     if (is_output) place = op == "Cast" ? 0 : 1;
     const std::vector<Tensor>& tensors = is_output ? inputs.outputs : inputs.inputs;
-    if (place >= tensors.size() || tensors[place].type != given.types[number]) {
-      throw Broken("an operator of the plan is for another element type");
-    }
+    return place < tensors.size() && tensors[place].type == given.types[number];
   }
 
-  // Their kernels trust the sizes of bias, summand and filters.
-  static void check_convolution(const OperatorDescription& given, const Inputs& inputs) {
-    const std::vector<Tensor>& tensors = inputs.inputs;
-    const bool is_blocked = std::strcmp(given.domain, "com.microsoft.nchwc") == 0;
-    if (tensors.size() < 2 || tensors[1].shape.empty() || inputs.outputs.size() != 1) {
-      throw Broken("a convolution of the plan has no filters");
+  static bool converts(const OperatorDescription& given) { return is(given.name, "Cast") || is(given.name, "Resize"); }
+  static bool is(std::string_view one, std::string_view other) { return one == other; }
+
+  // Whether a view is empty: pools in blocked layout divide by the extents.
+  static bool has_empty(const std::vector<Tensor>& tensors) {
+    return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& each) {
+      return each.constant == nullptr && std::find(each.shape.begin(), each.shape.end(), 0) != each.shape.end();
+    });
+  }
+
+  // Kernels ignore the shapes that onnxruntime infers for other values, or inferring crashes, or attributes differ.
+  static bool fits_attributes(const OperatorDescription& given) {
+    std::set<std::string_view> names;
+    for (int64_t i = 0; i < given.n_attributes; ++i) {
+      const Attribute& each = given.attributes[i];
+      const std::string_view name = each.name;
+      const bool is_pool = std::string_view(given.name).find("Pool") != std::string_view::npos;
+      if (!names.insert(name).second || (is_pool && name == "ceil_mode" && whole(each) != 0) ||
+          (is_pool && name == "auto_pad" && text(each) != "NOTSET") ||
+          (name == "keep_aspect_ratio_policy" && text(each) != "stretch") ||
+          (name == "num_outputs" && whole(each) != given.n_writes)) {
+        return false;
+      }
     }
-    const int64_t filters = tensors[1].shape[0];
+    return true;
+  }
+
+  static int64_t whole(const Attribute& given) {
+    return given.type == 1 ? *static_cast<const int64_t*>(given.data) : -1;
+  }
+  static std::string_view text(const Attribute& given) {
+    return given.type == 5 ? std::string_view(static_cast<const char*>(given.data), size_t(given.count)) : "";
+  }
+
+  // Kernels trust these shapes.
+  static bool fits_shapes(const OperatorDescription& given, const Inputs& inputs) {
+    const std::vector<Tensor>& tensors = inputs.inputs;
+    if (is(given.name, "PRelu")) {  // onnxruntime infers the first shape, but broadcasts both
+      return tensors.size() == 2 && extends(tensors[0].shape, tensors[1].shape);
+    }
+    if (std::string_view(given.name).find("Conv") == std::string_view::npos) return true;
+    if (tensors.size() < 2 || tensors[1].shape.size() < 2 || inputs.outputs.size() != 1) return false;
+    const int64_t filters = tensors[1].shape[0], channels = tensors[1].shape[1], block = Processor::channel_block();
     const bool has_bias = tensors.size() > 2 && tensors[2].type != 0;
     const bool has_summand = tensors.size() > 3 && tensors[3].type != 0;
     if ((has_bias && tensors[2].shape != std::vector<int64_t>{filters}) ||
-        (has_summand && tensors[3].shape != inputs.outputs[0].shape) ||
-        (is_blocked && (filters == 0 || filters % Processor::channel_block() != 0))) {
-      throw Broken("a convolution of the plan has a bias, summand or filters of another size");
+        (has_summand && tensors[3].shape != inputs.outputs[0].shape)) {
+      return false;
     }
+    if (!is(given.domain, "com.microsoft.nchwc")) return true;
+    int64_t groups = 1;
+    for (int64_t i = 0; i < given.n_attributes; ++i) {
+      if (is(given.attributes[i].name, "group")) groups = std::max<int64_t>(whole(given.attributes[i]), 1);
+    }
+    const bool is_depthwise = channels == 1 && groups == filters;
+    return filters % block == 0 && (is_depthwise || (filters % groups == 0 && filters / groups % block == 0 &&
+                                                     (channels < block || channels % block == 0)));
+  }
+
+  // Whether broadcasting `other` to `shape` keeps it.
+  static bool extends(const std::vector<int64_t>& shape, const std::vector<int64_t>& other) {
+    return other.size() <= shape.size() && std::equal(other.rbegin(), other.rend(), shape.rbegin(),
+                                                      [](int64_t one, int64_t own) { return one == 1 || one == own; });
   }
 
   static void infer(const Environment& environment, const std::vector<const OperatorDescription*>& operators,
@@ -167,6 +219,7 @@ struct OperatorCheck {
     for (const size_t number : numbers) write(graph, *operators[number], std::to_string(number));
     const std::string model =
         MessageWriter::model(graph, {{"", version}, {"com.microsoft", 1}, {"com.microsoft.nchwc", 1}}).written;
+    if (model.size() > INT32_MAX) return false;
     const Options options(api, {-1});
     OrtSession* session = nullptr;
     OrtStatus* status = api.CreateSessionFromArrayPrepacked(environment.env, model.data(), model.size(),

@@ -2,7 +2,7 @@
 
 #include "include/iosched_plan.h"
 
-#include <cstring>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
@@ -35,25 +35,27 @@ struct iosched_plan {
 
 namespace {
 
-thread_local std::string last_error;
+constexpr size_t kErrorBytes = 2048;
+thread_local char last_error[kErrorBytes];
 
 // The error of a call stays in its thread; nothing is thrown at a caller in C.
 template <typename Body>
 auto answered(decltype(std::declval<Body>()()) failed, Body body) noexcept -> decltype(body()) {
   try {
-    last_error.clear();
+    last_error[0] = '\0';
     return body();
   } catch (const std::exception& problem) {
-    last_error = problem.what();
+    std::snprintf(last_error, kErrorBytes, "%s", problem.what());
   } catch (...) {
-    last_error = "unknown error";
+    std::snprintf(last_error, kErrorBytes, "unknown error");
   }
   return failed;
 }
 
 std::vector<int> cpus_of(const iosched_plan_options* options) {
-  if (options == nullptr || options->cpus == nullptr) return {};
+  if (options == nullptr) return {};
   if (options->size < sizeof(iosched_plan_options)) throw Broken("the options of the plan have another size");
+  if (options->cpus == nullptr) return {};
   return {options->cpus, options->cpus + options->n_cpus};
 }
 
@@ -75,7 +77,7 @@ IOSCHED_EXPORT int iosched_plan_describe(const iosched_plan* plan, size_t progra
                                          iosched_plan_description* description) {
   return answered(1, [&]() -> int {
     if (description->size < sizeof(iosched_plan_description)) throw Broken("the description has another size");
-    if (program >= plan->opened->programs.size()) throw Broken("the plan has no such program");
+    plan->opened->program(program);
     const std::vector<iosched_plan_tensor>& inputs = plan->tensors[2 * program];
     const std::vector<iosched_plan_tensor>& outputs = plan->tensors[2 * program + 1];
     description->n_programs = plan->opened->programs.size();
@@ -119,4 +121,4 @@ IOSCHED_EXPORT void iosched_plan_close(iosched_plan* plan) {
   if (plan != nullptr && plan->opened->pid == getpid()) delete plan;
 }
 
-IOSCHED_EXPORT const char* iosched_plan_error() { return last_error.c_str(); }
+IOSCHED_EXPORT const char* iosched_plan_error() { return last_error; }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -18,7 +19,7 @@
 
 #include "checksum.hpp"
 #include "hazards.hpp"
-#include "onnx_messages.hpp"
+#include "model_check.hpp"
 #include "onnxruntime_ops.hpp"
 #include "onnxruntime_session.hpp"
 #include "operator_check.hpp"
@@ -148,8 +149,8 @@ struct PlanFile {
       throw Broken(path + " is not a plan file");
     }
     if (start().version != kVersion) throw Broken(path + " was written by another version of iosched: export it again");
-    const size_t offset = start().head_offset, most = file.nbytes - std::min(offset, file.nbytes);
-    if (start().file_nbytes != file.nbytes || start().head_nbytes > most || offset % 8 + start().head_nbytes % 8 != 0) {
+    const size_t offset = start().head_offset, end = start().file_nbytes;
+    if (end != file.nbytes || offset > end || start().head_nbytes != end - offset || offset % 8 + end % 8 != 0) {
       throw Broken(path + " is incomplete");
     }
     const char* words = file.at(offset);
@@ -157,15 +158,27 @@ struct PlanFile {
     return {reinterpret_cast<const int64_t*>(words), static_cast<size_t>(start().head_nbytes) / 8};
   }
 
+  // Regions follow each other. Between them are zeros, which no checksum covers.
   void read_regions() {
+    size_t end = sizeof(Start);
     for (size_t left = head.length(3); left > 0; --left) {
       const size_t offset = head.nbytes(), nbytes = head.nbytes();
       const auto checksum = static_cast<uint64_t>(head.next());
       if (offset % kPage != 0 || offset > file.nbytes || nbytes > file.nbytes - offset) {
         throw Broken("a region of weights lies outside the plan file");
       }
+      check_zeros(end, offset);
+      end = offset + nbytes;
       if (Checksum::of(file.at(offset), nbytes) != checksum) throw Broken("weights in the plan file are damaged");
       regions.emplace_back(offset, nbytes);
+    }
+    check_zeros(end, start().head_offset);
+  }
+
+  void check_zeros(size_t begin, size_t end) const {
+    const auto is_zero = [](char byte) { return byte == 0; };
+    if (begin > end || !std::all_of(file.at(begin), file.at(end), is_zero)) {
+      throw Broken("the plan file is damaged between its parts");
     }
   }
 };
@@ -191,7 +204,7 @@ struct KernelReader {
     std::vector<const OperatorDescription*> pointers;
     for (const OperatorDescription& each : operators) pointers.push_back(&each);
     for (const bool good : OperatorCheck::inferred(*environment, pointers)) {
-      if (!good) throw Broken("an operator of the plan has an output of another shape than onnxruntime infers");
+      if (!good) throw Broken("an operator of the plan does not fit its inputs and outputs, or needs a session");
     }
     runtime.prepare_outer();
     for (size_t i = 0; i < called.size(); ++i) {
@@ -203,7 +216,6 @@ struct KernelReader {
  private:
   std::shared_ptr<Kernel> session() {
     const std::string_view model = head.bytes();
-    ModelCheck::check(model);
     std::vector<std::string> inputs = head.texts(), outputs = head.texts();
     const size_t cores = head.index(file.n_lanes + 1);
     std::vector<Weight> weights(head.length(5));
@@ -212,6 +224,7 @@ struct KernelReader {
       each = constant();
       each.name = name;
     }
+    ModelCheck(model, weights);
     return std::make_shared<Session>(environment, model.data(), model.size(), weights.data(), weights.size(),
                                      std::move(inputs), std::move(outputs), cores > 1 ? spanning : Cpus{-1});
   }
@@ -242,7 +255,6 @@ struct KernelReader {
       for (int64_t i = 0; i < *count; ++i) read_view(views);
     }
     found.views = kept(numbers, std::move(views)).first;
-    OperatorCheck::check(found);
     operators.push_back(found);
   }
 
@@ -269,7 +281,7 @@ struct KernelReader {
   Attribute attribute() {
     Attribute found{keep(head.text()), nullptr, 0, static_cast<int64_t>(head.index(7))};
     if (found.type == 5) {
-      const std::string& text = texts.emplace_back(head.bytes());
+      const std::string& text = texts.emplace_back(head.text());  // onnxruntime reads up to a NUL
       found.data = text.data();
       found.count = static_cast<int64_t>(text.size());
     } else if (found.type == 6) {

@@ -145,9 +145,11 @@ def plan_lanes(path: Path) -> int:
     Raises:
         ExecutionError: it cannot be read, or is not a plan file.
     """
+    start = b""
     try:
-        with path.open("rb") as file:
-            start = file.read(_START.size)
+        if path.is_file() or not path.exists():  # a pipe would wait
+            with path.open("rb") as file:
+                start = file.read(_START.size)
     except OSError as error:
         raise ExecutionError(f"{path}: {error.strerror}") from None
     if len(start) < _START.size or not start.startswith(_MAGIC):

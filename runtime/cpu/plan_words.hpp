@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -51,17 +52,20 @@ inline size_t element_nbytes(int64_t type) {
   return type < 0 || type >= static_cast<int64_t>(sizeof kBytes) ? 0 : kBytes[type];
 }
 
-// Size of a tensor; an error if it has none.
+constexpr size_t kMostDimensions = 64;  // NumPy has no more
+
+// Size of a tensor; an error if it has none, or if the product of some of its extents overflows.
 inline size_t tensor_nbytes(int64_t type, const std::vector<int64_t>& shape) {
   size_t nbytes = element_nbytes(type);
   if (nbytes == 0) throw Broken("a tensor of the plan has an unknown element type");
-  bool overflows = false;
+  bool overflows = shape.size() > kMostDimensions, is_empty = false;
   for (const int64_t extent : shape) {
     if (extent < 0) throw Broken("a tensor of the plan has a negative extent");
-    overflows |= __builtin_mul_overflow(nbytes, static_cast<size_t>(extent), &nbytes);
+    is_empty |= extent == 0;
+    overflows |= __builtin_mul_overflow(nbytes, std::max<size_t>(static_cast<size_t>(extent), 1), &nbytes);
   }
   if (overflows || nbytes >> 62 != 0) throw Broken("a tensor of the plan is too large");
-  return nbytes;
+  return is_empty ? 0 : nbytes;
 }
 
 struct Wait {
@@ -114,6 +118,7 @@ struct Plan {
     const size_t nbytes = tensor_nbytes(slot.type, slot.shape);
     size_t end = 0;
     if (slot.nbytes < 0 || static_cast<size_t>(slot.nbytes) != nbytes || slot.offset < 0 ||
+        static_cast<size_t>(slot.offset) % element_nbytes(slot.type) != 0 ||
         __builtin_add_overflow(static_cast<size_t>(slot.offset), nbytes, &end) || end > space_nbytes(slot)) {
       throw Broken("a view of the plan lies outside its memory");
     }
@@ -136,6 +141,7 @@ struct Plan {
       for (size_t& view : *views) view = words.index(slots.size());
     }
     task.waits.resize(words.length(2));
+    if (task.waits.size() > lanes.size()) throw Broken("a task of the plan waits twice for a lane");
     for (Wait& wait : task.waits) {
       wait.lane = words.index(lanes.size());
       wait.steps = static_cast<uint32_t>(words.index(INT32_MAX));

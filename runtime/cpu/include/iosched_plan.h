@@ -42,7 +42,7 @@ typedef struct {
   int32_t has_dynamic_batch; /* whether there is a program for each of some batch sizes */
 } iosched_plan_description;
 
-/* Memory for an output; null fails the run. */
+/* Memory for an output; null fails the run. It must not use the plan. */
 typedef void* (*iosched_plan_allocate)(void* user, size_t output, const int64_t* shape, size_t rank, size_t nbytes);
 
 /* `api_base` is what the program's OrtGetApiBase() returns; `options` may be null. */
