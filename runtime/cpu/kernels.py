@@ -22,6 +22,9 @@ from iosched.runtime.plan import View
 _LARGEST_NBYTES = 128 << 20
 """Larger operators take milliseconds, so a session costs nothing, and a proof needs three times their memory."""
 
+_FIRST_RESIZE = 11
+"""Without a session, an earlier Resize reads inputs that it does not have, and crashes."""
+
 NONE = -1
 """The source of an omitted input."""
 
@@ -140,6 +143,8 @@ def invoked_node(
         return None
     op_type = "Add" if _is_sum_of_two(node) else node.op_type
     schema = _schema(op_type, opsets.get("", 1))
+    if schema and op_type == "Resize" and schema.since_version < _FIRST_RESIZE:
+        return None
     attributes = completed(node, _defaults(op_type, schema))
     if any(each.type not in _ATTRIBUTE_TYPES or each.ref_attr_name for each in attributes):
         return None

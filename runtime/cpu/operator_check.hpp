@@ -40,6 +40,7 @@ struct OperatorCheck {
   static constexpr int64_t kAnyVersion = 17;
   static constexpr int64_t kMostShapeBytes = 512;  // of a constant that decides the shape of an output
   static constexpr int64_t kMostInputs = 16;
+  static constexpr int64_t kFirstResize = 11;  // without a session, an earlier one reads inputs that it does not have
 
   struct Tensor {
     int type = 0;
@@ -73,6 +74,7 @@ struct OperatorCheck {
 
   static bool is_safe(const OperatorDescription& given) {
     if (!is_allowed(given.domain, given.name) || given.n_sources < 1 || given.n_sources > kMostInputs) return false;
+    if (is(given.name, "Resize") && given.version < kFirstResize) return false;
     for (int64_t i = 0; i < given.n_sources; ++i) {
       const int64_t source = given.sources[i];
       if (source >= given.n_reads || source < -1 - given.n_constants || (i == 0 && source == -1)) return false;

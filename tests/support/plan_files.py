@@ -8,6 +8,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from random import Random
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 from quantized import quantized
 from small_models import branches, fused_chain, loaded, proto_of, weight
 
@@ -302,10 +304,68 @@ def _change_model(head: bytearray, seed: Seed, random: Random) -> None:
             head[at] = random.choice((head[at] ^ 1 << random.randrange(8), head[at] + 1, head[at] - 1, 0, 255)) & 255
 
 
+def _change_fields(head: bytearray, seed: Seed, random: Random) -> None:
+    """Another model that is still one: other operators, attributes, constants, names or versions."""
+    start, length = random.choice(seed.models or [(0, 0)])
+    with suppress(DecodeError, UnicodeError, IndexError):  # it may be damaged already
+        proto = onnx.ModelProto.FromString(bytes(head[start : start + length]))
+        _edit_model(proto, random)
+        model = proto.SerializeToString()
+        head[start - 8 : start + -(-length // 8) * 8] = struct.pack("<q", len(model)) + model + bytes(-len(model) % 8)
+
+
+def _edit_model(proto: onnx.ModelProto, random: Random) -> None:
+    node = random.choice(proto.graph.node)
+    kind = random.randrange(7)
+    attributes = [each for each in node.attribute if each.ints or each.HasField("i") or each.HasField("s")]
+    if kind == 0 and attributes:
+        attribute = random.choice(attributes)
+        if attribute.ints:
+            attribute.ints[random.randrange(len(attribute.ints))] = _other(attribute.ints[0], random)
+        elif attribute.HasField("i"):
+            attribute.i = _other(attribute.i, random)
+        else:
+            attribute.s = random.choice((b"VALID", b"SAME_UPPER", b"cubic", b""))
+    elif kind == 1:
+        node.op_type, node.domain = random.choice(_OPERATORS), random.choice(("", "", "com.microsoft", node.domain))
+    elif kind == 2 and node.input:
+        names = [*node.input, *node.output, *(each.name for each in proto.graph.initializer), ""]
+        node.input[random.randrange(len(node.input))] = random.choice(names)
+    elif kind == 3 and proto.graph.initializer:
+        tensor = random.choice(proto.graph.initializer)
+        tensor.dims[:] = [_other(4, random) for _ in range(random.randint(0, 3))]
+        tensor.data_type = random.choice((1, 2, 3, 6, 7, 8, 9, 11))
+    elif kind == 4 and proto.graph.input:
+        value = random.choice([*proto.graph.input, *proto.graph.output]).type.tensor_type
+        value.elem_type = random.choice((1, 2, 6, 7, 8, 11))
+        value.shape.dim.add(dim_value=_other(4, random))
+    elif kind == 5:
+        proto.opset_import[0].version = random.randint(1, 25)
+    elif kind == 6:
+        node.attribute.append(onnx.helper.make_attribute(random.choice(_ATTRIBUTES), random.choice(_BOUNDARIES)))
+
+
+_ATTRIBUTES = ("axis", "group", "keepdims", "to", "num_outputs", "blocksize", "ceil_mode", "channels", "size", "k", "N")
+_OPERATORS = (
+    *("Relu", "MatMul", "Gemm", "Concat", "Split", "Gather", "GatherElements", "Loop", "Scan", "If", "Conv", "Reshape"),
+    *("Transpose", "NonZero", "TopK", "Slice", "Pad", "Resize", "QLinearConv", "DequantizeLinear", "SequenceConstruct"),
+    *("ConstantOfShape", "Range", "OneHot", "ScatterND", "LSTM", "Einsum", "NonMaxSuppression", "RoiAlign", "Cast"),
+    *(
+        "FusedMatMul",
+        "FusedConv",
+        "BiasGelu",
+        "MatMulInteger",
+        "Identity",
+        "Optional",
+        "StringSplit",
+        "CumSum",
+        "Where",
+    ),
+)
 _Edit = Callable[[bytearray, Seed, Random], None]
 _EDITS: Sequence[_Edit] = (
     *(_set_word, _set_word, _set_word, _set_word, _copy_word, _insert_words, _delete_words, _swap_words, _truncate),
-    *(_set_byte, _change_model, _change_model, _change_model),
+    *(_set_byte, _change_model, _change_model, *(_change_fields,) * 6),
 )
 
 

@@ -278,6 +278,13 @@ def test_ratios_of_a_resize_are_kept_only_in_sessions() -> None:
         assert inferred(NativeRuntime().opened(), [node]) == [policy == "stretch"]
 
 
+def test_a_resize_of_old_needs_a_session() -> None:
+    """Without one, onnxruntime reads inputs that it does not have."""
+    node = called("Resize", [seen(1, 1, 2, 2)], seen(1, 1, 4, 4), version=10, mode="nearest")
+    node = replace(node, sources=(0, -2), constants=(np.float32([1, 1, 2, 2]),))
+    assert inferred(NativeRuntime().opened(), [node]) == [False]
+
+
 def test_outputs_of_a_split_are_counted() -> None:
     """Or else inferring their shapes ends the process."""
     node = called("Split", [seen(2, 7)], seen(2, 7), version=18, axis=1, num_outputs=1)

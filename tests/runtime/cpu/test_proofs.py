@@ -130,6 +130,15 @@ def test_operators_shaped_by_computed_operands_keep_their_session() -> None:
     assert invoked_node(node, {"": 17}, reads, floats({"y": (3, 4)}), {}) is None
 
 
+@pytest.mark.parametrize(("opset", "scales"), [(10, 1), (11, 2)])
+def test_a_resize_of_old_keeps_its_session(opset: int, scales: int) -> None:
+    """Without one, onnxruntime crashes."""
+    inputs = ["x", "", "s"] if scales == 2 else ["x", "s"]
+    node, constants = make_node("Resize", inputs, ["y"], mode="nearest"), {"s": np.float32([1, 1, 2, 2])}
+    reads, writes = floats({"x": (1, 1, 2, 2)}), floats({"y": (1, 1, 4, 4)})
+    assert (invoked_node(node, {"": opset}, reads, writes, constants) is None) == (opset == 10)
+
+
 @pytest.mark.parametrize("shape", [None, (0, 3)])
 def test_views_of_unknown_size_or_none_keep_their_session(shape: tuple[int, ...] | None) -> None:
     views = [{name: View(name, "float32", shape)} for name in ("x", "y")]
