@@ -1,4 +1,4 @@
-"""Tables of what `gpu.py` measured so far: those of reports/cuda-h100.md and docs/cuda.md.
+"""Tables of what `gpu.py` measured so far: those of reports/cuda-h100.md.
 
     python benchmarks/gpu_report.py benchmarks/results/gpu.json
     python benchmarks/gpu_report.py benchmarks/results/gpu-h100.json --predicted h100
@@ -75,15 +75,6 @@ def summary_table(cases: Cases) -> Table:
         rows.setdefault((each["network"], each["precision"]), row[:7])
     headers = ["network", "precision", f"{BASE} (us)", "fastest (us)", "schedule", "speedup", f"over {GRAPHED}"]
     return headers, list(rows.values())
-
-
-def network_table(cases: Cases) -> Table:
-    """The fastest schedule of each network in fp32 and fp16, for docs/cuda.md."""
-    _, rows = summary_table(cases)
-    cells = {(network, precision): [us, *ratios] for network, precision, _, us, _, *ratios in rows}
-    networks = [network for network, precision in cells if precision == "fp32" and (network, "fp16") in cells]
-    headers = [text for name in ("fp32", "fp16") for text in (f"{name} (us)", "speedup", "over PyTorch")]
-    return ["network", *headers], [[name, *cells[name, "fp32"], *cells[name, "fp16"]] for name in networks]
 
 
 def others_table(cases: Cases) -> Table:

@@ -22,11 +22,7 @@ from typing import Any
 from testbed import markdown_table, read_options, results
 
 FOLDER = Path(__file__).parent
-PAGES = (
-    FOLDER.parent / "README.md",
-    FOLDER.parent / "docs" / "cuda.md",
-    *sorted((FOLDER / "reports").glob("*.md")),
-)
+PAGES = (FOLDER.parent / "README.md", *sorted((FOLDER / "reports").glob("*.md")))
 CHARTS = {"cpu_table": "cpu-networks.svg", "cpu_profile_tables": "cpu-roofline.svg"}
 _BLOCK = re.compile(r"^(<!--=([^\n]+)-->\n)(.*?)(?=^<!--=-->$)", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"-?\w[\w.,]*(?: %)?(<!--=([^\n]+?)-->)")

@@ -1,4 +1,4 @@
-"""The generated parts of the reports, the README and docs/cuda.md are those of the committed results."""
+"""The generated parts of the reports and the README are those of the committed results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    "docs/cuda.md",
     *sorted(f"benchmarks/reports/{path.name}" for path in (ROOT / "benchmarks" / "reports").glob("*.md")),
 )
 

@@ -100,6 +100,7 @@ _SPACES = (ROOT / "docs" / "exploring.md").read_text().partition("## Spaces of n
 _BEFORE = """
 iosched -q optimize model.onnx
 iosched -q optimize retrained.onnx --schedule-from model.schedule.json
+iosched -q export model.iosched.onnx
 iosched -q batch a.onnx b.onnx c.onnx -o super.onnx
 iosched -q bench model.iosched.onnx --with iosched --with onnxruntime --json > before.json
 iosched -q profile export h100.jsonl
