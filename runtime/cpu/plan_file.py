@@ -117,7 +117,7 @@ def write_plan(file: BinaryIO, about: PlanAbout, programs: Sequence[PlanProgram]
         regions.append((_to_page(file), len(content), _signed(library.iosched_checksum(content, len(content)))))
         file.write(content)
     architecture, features = library.iosched_processor().decode().split("\n")
-    head = _Head()
+    head = _HeadWriter()
     head.text(about.onnxruntime).text(architecture).text(features).number(about.lanes)
     head.numbers([*map(_signed, about.digests)]).text(about.model_sha256).number(about.has_dynamic_batch)
     head.number(len(regions))
@@ -166,7 +166,7 @@ def _signed(value: int) -> int:
     return value - (value >> 63 << 64)
 
 
-class _Head:
+class _HeadWriter:
     """Words of 8 bytes, and texts padded to them."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class _Head:
         return self
 
 
-class _Piece(NamedTuple):
+class _WeightSpan(NamedTuple):
     """Memory of this process that one or several arrays share, and its place in the file."""
 
     begin: int
@@ -208,24 +208,24 @@ class _Weights:
     The arrays must outlive it.
     """
 
-    pieces: list[_Piece]
-    stored: list[_Piece]
+    pieces: list[_WeightSpan]
+    stored: list[_WeightSpan]
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray]) -> Self:
         """The memory of these arrays; regions hold about a MiB, or one larger piece."""
-        pieces: list[_Piece] = []
-        stored: dict[tuple[bytes, int], _Piece] = {}
+        pieces: list[_WeightSpan] = []
+        stored: dict[tuple[bytes, int], _WeightSpan] = {}
         region = nbytes = 0
         for begin, end in _merged((address(array), address(array) + array.nbytes) for array in arrays if array.nbytes):
             content = blake2b(_memory(begin, end)).digest(), begin % _ALIGNMENT
             if (same := stored.get(content)) is not None:
-                pieces.append(_Piece(begin, end, same.region, same.offset))
+                pieces.append(_WeightSpan(begin, end, same.region, same.offset))
                 continue
             if nbytes >= _REGION_NBYTES:
                 region, nbytes = region + 1, 0
             offset = nbytes + (begin - nbytes) % _ALIGNMENT  # slices keep their alignment
-            stored[content] = _Piece(begin, end, region, offset)
+            stored[content] = _WeightSpan(begin, end, region, offset)
             pieces.append(stored[content])
             nbytes = offset + end - begin
         return cls(pieces, list(stored.values()))
@@ -240,7 +240,7 @@ class _Weights:
 
     def regions(self) -> Iterator[bytes]:
         """The content of each region; there is at least one, where empty arrays are."""
-        for _, pieces in groupby(self.stored or [_Piece(0, 0, 0, 0)], key=lambda piece: piece.region):
+        for _, pieces in groupby(self.stored or [_WeightSpan(0, 0, 0, 0)], key=lambda piece: piece.region):
             content = bytearray()
             for piece in pieces:
                 content += bytes(piece.offset - len(content)) + _memory(piece.begin, piece.end)
@@ -268,7 +268,7 @@ def _arrays(kernel: NativeKernel, calls: set[int]) -> Sequence[np.ndarray]:
     return [array for _, array in kernel.program.weights]
 
 
-def _write_kernel(head: _Head, kernel: NativeKernel, weights: _Weights, calls: set[int]) -> None:
+def _write_kernel(head: _HeadWriter, kernel: NativeKernel, weights: _Weights, calls: set[int]) -> None:
     if kernel.invoked is not None and id(kernel.invoked) in calls:
         head.number(_CALL)
         _write_call(head, kernel.invoked, weights)
@@ -277,7 +277,7 @@ def _write_kernel(head: _Head, kernel: NativeKernel, weights: _Weights, calls: s
         _write_session(head, kernel.program, weights)
 
 
-def _write_session(head: _Head, program: Program, weights: _Weights) -> None:
+def _write_session(head: _HeadWriter, program: Program, weights: _Weights) -> None:
     head.text(program.model).texts(program.inputs).texts(program.outputs).number(program.cores)
     head.number(len(program.weights))
     for name, array in program.weights:
@@ -285,11 +285,11 @@ def _write_session(head: _Head, program: Program, weights: _Weights) -> None:
         _write_constant(head, array, weights)
 
 
-def _write_constant(head: _Head, array: np.ndarray, weights: _Weights) -> None:
+def _write_constant(head: _HeadWriter, array: np.ndarray, weights: _Weights) -> None:
     head.number(ELEMENT_TYPE[array.dtype.name]).numbers(array.shape).number(*weights.place(array))
 
 
-def _write_call(head: _Head, node: InvokedNode, weights: _Weights) -> None:
+def _write_call(head: _HeadWriter, node: InvokedNode, weights: _Weights) -> None:
     head.text(node.op_type).text(node.domain).number(node.version)
     head.number(len(node.constraints))
     for name, kind in node.constraints.items():
@@ -307,7 +307,7 @@ def _write_call(head: _Head, node: InvokedNode, weights: _Weights) -> None:
             head.number(ELEMENT_TYPE[view.dtype]).numbers(view.shape or ())
 
 
-def _write_attribute(head: _Head, attribute: onnx.AttributeProto) -> None:
+def _write_attribute(head: _HeadWriter, attribute: onnx.AttributeProto) -> None:
     kind, name, _ = KINDS[attribute.type]
     value = getattr(attribute, name)
     head.text(attribute.name).number(kind)
@@ -325,7 +325,9 @@ def _float_word(value: float) -> int:
     return int.from_bytes(struct.pack("<f", value), "little")
 
 
-def _write_program(head: _Head, program: PlanProgram, weights: _Weights, number_of: Mapping[NativeKernel, int]) -> None:
+def _write_program(
+    head: _HeadWriter, program: PlanProgram, weights: _Weights, number_of: Mapping[NativeKernel, int]
+) -> None:
     encoded = program.encoded
     head.number(len(program.inputs))
     for spec in program.inputs:
@@ -341,7 +343,7 @@ def _write_program(head: _Head, program: PlanProgram, weights: _Weights, number_
 
 
 def _write_output(
-    head: _Head,
+    head: _HeadWriter,
     program: PlanProgram,
     spec: TensorSpec,
     inputs: Mapping[str, int],
@@ -368,5 +370,5 @@ def _write_output(
         head.number(arrays[name])
 
 
-def _write_port(head: _Head, name: str, dtype: str, shape: tuple[int, ...] | None) -> None:
+def _write_port(head: _HeadWriter, name: str, dtype: str, shape: tuple[int, ...] | None) -> None:
     head.text(name).number(ELEMENT_TYPE[dtype]).numbers(shape or ())
