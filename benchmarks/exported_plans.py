@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 import onnx
-from testbed import known_results, read_options, write_results
+from testbed import NAMES, Table, known_results, range_text, read_options, write_results
 
 import iosched
 from iosched.jobs.annotate import annotated
@@ -27,6 +29,27 @@ from iosched.scheduler.baselines import greedy
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 BATCH_SIZES = (1, 2, 4)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Sizes and opening times of each network; the median speedup within rounds, with the lowest and the highest."""
+    headers = ("network", "batch", "model", "plan", "calls", "sessions", "opening", "with a plan", "times as fast")
+    return headers, [
+        (
+            NAMES.get(row["network"], row["network"]),
+            row["batch_size"] or 1,
+            *(f"{row[key] / 1e6:.1f} MB" for key in ("model_nbytes", "plan_nbytes")),
+            *(row["kernels"], row["sessions"]),
+            *(f"{median(row['opening_ms'][key]):.0f} ms" for key in ("without_plan", "plan")),
+            range_text(_speedups(row["opening_ms"]), ".1f"),
+        )
+        for row in rows
+    ]
+
+
+def _speedups(opening_ms: Mapping[str, Sequence[float]]) -> list[float]:
+    rounds = zip(opening_ms["without_plan"], opening_ms["plan"], strict=True)
+    return [before / after for before, after in rounds]
 
 
 def main() -> None:
