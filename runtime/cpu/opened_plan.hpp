@@ -33,7 +33,7 @@ struct Port {
 struct PlanProgram {
   std::vector<Port> inputs, outputs;
   std::vector<size_t> used;  // for each array that the plan reads, the input
-  size_t n_arrays = 0;       // that the plan writes, and those of unknown size
+  std::vector<void*> given, sources, targets;  // of a run; an array of no bytes has no output
   std::unique_ptr<Executor> executor;
 };
 
@@ -57,12 +57,13 @@ struct OpenedPlan {
   void run(size_t number, const void* const* inputs, void* const* outputs, const Allocate& allocate) {
     check_process();
     PlanProgram& program = programs.at(number);
-    std::vector<void*> given(outputs, outputs + program.outputs.size());
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::vector<void*>& given = program.given;
+    given.assign(outputs, outputs + program.outputs.size());
     for (size_t i = 0; i < given.size(); ++i) {
       const Port& port = program.outputs[i];
       if (given[i] == nullptr && port.is_known) given[i] = allocated(allocate, i, port.shape, port.nbytes);
     }
-    const std::lock_guard<std::mutex> lock(mutex);
     double time_us = 0;
     run_plan(program, inputs, given.data(), 1, &time_us);
     for (size_t i = 0; i < given.size(); ++i) fill(program, i, inputs, given[i], allocate);
@@ -90,12 +91,11 @@ struct OpenedPlan {
 
   static void run_plan(PlanProgram& program, const void* const* inputs, void* const* outputs, size_t repeats,
                        double* times_us) {
-    std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes has no output
-    for (const size_t input : program.used) sources.push_back(const_cast<void*>(inputs[input]));
+    for (size_t i = 0; i < program.used.size(); ++i) program.sources[i] = const_cast<void*>(inputs[program.used[i]]);
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      if (program.outputs[i].source == Port::kArray) targets[program.outputs[i].index] = outputs[i];
+      if (program.outputs[i].source == Port::kArray) program.targets[program.outputs[i].index] = outputs[i];
     }
-    program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
+    program.executor->run(program.sources.data(), program.targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
   }
 
   PlanProgram program(const std::vector<int>& cpus) {
@@ -117,7 +117,8 @@ struct OpenedPlan {
     head.at += n_words;
     Plan plan(words, own.size());
     if (words.at != words.count || plan.lanes.size() != file->n_lanes) throw Broken("the plan's description is broken");
-    found.n_arrays = plan.output_nbytes.size();
+    found.sources.resize(found.used.size());
+    found.targets.assign(plan.output_nbytes.size(), file.get());
     check_arrays(found, plan);
     check_arena(plan);
     Hazards::check(plan);

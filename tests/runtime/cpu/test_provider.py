@@ -349,8 +349,8 @@ def test_the_path_is_of_a_file() -> None:
 
 
 def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "load_onnxruntime", lambda: SimpleNamespace(__version__="1.23.2"))
-    with pytest.raises(DeviceError, match=r"onnxruntime 1\.24 or newer, not 1\.23\.2; .* pip install -U '\.\[cpu\]'"):
+    monkeypatch.setattr(provider, "load_onnxruntime", lambda: SimpleNamespace(__version__="1.22.1"))
+    with pytest.raises(DeviceError, match=r"onnxruntime 1\.23 or newer, not 1\.22\.1; .* pip install -U '\.\[cpu\]'"):
         provider.plugin_path()
     monkeypatch.setattr(provider, "compiled", lambda: None)
     monkeypatch.setattr(provider, "missing", lambda: "it is not built; build it")
