@@ -118,10 +118,12 @@ struct Worker {
 
   void begin(Job* next) {
     job = next;
+    caller_cpu = sched_getcpu();
     start.publish(++runs);
   }
 
-  void finish(int64_t spins) { done.wait(runs, spins); }
+  // Threads that are not pinned may share a core, where only one that sleeps lets the other run.
+  void finish(int64_t spins) { done.wait(runs, own_cpu.load(std::memory_order_relaxed) == sched_getcpu() ? 0 : spins); }
 
   void loop() {
     int64_t spins = idle_spins;
@@ -133,7 +135,10 @@ struct Worker {
         pin(cpu);
       }
       job->run_lane(lane);
-      spins = job->parks_after(lane) ? 0 : idle_spins;  // the job may be freed after `done` is published
+      const int at = sched_getcpu();
+      own_cpu.store(at, std::memory_order_relaxed);
+      // The job may be freed after `done` is published.
+      spins = at == caller_cpu || job->parks_after(lane) ? 0 : idle_spins;
       done.publish(seen);
     }
   }
@@ -143,6 +148,8 @@ struct Worker {
   Job* job = nullptr;
   uint32_t runs = 0;
   int cpu = -1;
+  int caller_cpu = -1;           // when it began the last run
+  std::atomic<int> own_cpu{-1};  // at the end of the last run
   Signal start, done;
   std::thread thread;  // last: it reads the others
 };
