@@ -88,6 +88,17 @@ inline bool pin(int cpu) {
   return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
+// Moves the calling thread from a core that another thread needs, if it may run on another one.
+inline void leave(int cpu) {
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof(others), &others) == 0) {
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+}
+
 // Pins the calling thread for one run and restores its affinity; negative numbers mean unpinned.
 struct Pinned {
   explicit Pinned(int cpu) { restore = cpu >= 0 && sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
@@ -134,6 +145,7 @@ struct Worker {
         cpu = job->cpu(lane);
         pin(cpu);
       }
+      if (cpu < 0 && sched_getcpu() == caller_cpu) leave(caller_cpu);
       job->run_lane(lane);
       const int at = sched_getcpu();
       own_cpu.store(at, std::memory_order_relaxed);
