@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -198,7 +199,17 @@ def loop(folder: str) -> dict[str, Any]:
     return {"run_by": by, "warnings": told(lines, Path(folder)), "is_right": outputs.tolist() == [3.0] * 4}
 
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"open": open_network, "declined": decline, "loop": loop}
+def about() -> dict[str, Any]:
+    """The processor, as Python sees it, and onnxruntime's version."""
+    return {"architecture": platform.machine(), "onnxruntime": onnxruntime.__version__}
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "open": open_network,
+    "declined": decline,
+    "loop": loop,
+    "about": about,
+}
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

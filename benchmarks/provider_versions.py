@@ -40,6 +40,7 @@ def main() -> None:
     options = read_options(
         __file__, output=RESULTS / "provider-versions.json", versions=VERSIONS, room=Path, lanes=2, rounds=5
     )
+    options.command = ["ROOM" if word == str(options.room) else word for word in options.command]
     with TemporaryDirectory() as temporary:
         room = Path(temporary) if options.room is None else options.room.resolve()
         wheel = built(Path(temporary))
