@@ -9,6 +9,17 @@ from threading import Lock
 
 from iosched.models.errors import ExecutionError
 
+_pid = os.getpid()
+
+
+def _note_fork() -> None:
+    global _pid  # asking the system takes a good part of a call's time
+    _pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
 
 class Handle:
     """Owns one object of a library, which `release` frees once, by `close` or garbage collection.
@@ -24,7 +35,7 @@ class Handle:
     @property
     def is_inherited(self) -> bool:
         """Whether this process is a forked child, which cannot use the object."""
-        return os.getpid() != self.pid
+        return _pid != self.pid
 
     def guarded_by(self, lock: Lock, forked: str) -> Lock:
         """Return the object's lock to the process that created it.
@@ -34,7 +45,7 @@ class Handle:
         Raises:
             ExecutionError: this is a forked child; with the message `forked`.
         """
-        if self.is_inherited:
+        if _pid != self.pid:
             raise ExecutionError(forked)
         return lock
 

@@ -197,13 +197,17 @@ class ScheduledSession:
         if run_options is not None and run_options.terminate:
             raise UsageError("run_options.terminate is set, so the run does not start")
         wanted = self._known(output_names) if output_names else self._outputs
-        if missing := [name for name in self._inputs if name not in feed]:
-            raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
+        for name in self._inputs:
+            if name not in feed:
+                missing = [each for each in self._inputs if each not in feed]
+                raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         kind = self._ort_value
+        for value in feed.values():
+            if isinstance(value, kind):
+                feed = {name: each.numpy() if isinstance(each, kind) else each for name, each in feed.items()}
+                break
         try:
-            found = self._model.run(
-                {name: value.numpy() if isinstance(value, kind) else value for name, value in feed.items()}
-            )
+            found = self._model.run(feed)
         except UsageError as error:
             raise invalid_argument(str(error)) from error
         return [found[name] for name in wanted]

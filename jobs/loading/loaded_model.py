@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from threading import Condition, RLock
+from threading import Condition
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -76,6 +77,7 @@ class LoadedModel:
     ) -> None:
         self._executor, self._name, self._inputs, self._outputs = executor, name, inputs, outputs
         self._specs = {spec.name: spec for spec in inputs}
+        self._expected = tuple((spec.name, spec.shape, numpy_dtype(spec.dtype)) for spec in inputs if spec.is_static)
         self._read = read
         self._runs = _Runs()
 
@@ -151,10 +153,27 @@ class LoadedModel:
             UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
             ExecutionError: a kernel fails.
         """
-        check_names(inputs, self._specs)
-        arrays = {name: _array(spec, inputs[name]) for name, spec in self._specs.items()}
-        with self._runs:
+        arrays = self._arrays(inputs)
+        self._runs.begin()
+        try:
             return self._executor.run(arrays)
+        finally:
+            self._runs.finish()
+
+    def _arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs as the executor takes them, without further checks if they are so already."""
+        arrays: dict[str, Any] = {}
+        for name, shape, dtype in self._expected:
+            if name not in inputs:
+                break
+            array = inputs[name]
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                break
+            arrays[name] = array if array.flags.c_contiguous else np.asarray(array, order="C")
+        if len(arrays) == len(inputs) == len(self._specs):
+            return arrays
+        check_names(inputs, self._specs)
+        return {name: _array(spec, inputs[name]) for name, spec in self._specs.items()}
 
     def close(self) -> None:
         """Waits for runs of other threads, and frees sessions, buffers, threads and cores. May be called again."""
@@ -175,20 +194,22 @@ class _Runs:
     """Counts runs of all threads, until no more may begin."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
-        self._ended = Condition(self._lock)
-        self._n_going, self._is_closed, self._pid = 0, False, os.getpid()
+        self._ended = Condition()
+        self._going: deque[None] = deque()  # appending and popping are atomic, and faster than a lock
+        self._is_closed, self._pid = False, os.getpid()
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._is_closed:
-                raise UsageError("this model is closed: load it again")
-            self._n_going += 1
+    def begin(self) -> None:
+        """A run begins. Raises a UsageError if no more may."""
+        self._going.append(None)
+        if self._is_closed:
+            self.finish()
+            raise UsageError("this model is closed: load it again")
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_going -= 1
-            if self._is_closed:  # somebody waits for the last one
+    def finish(self) -> None:
+        """A run is over, or did not begin."""
+        self._going.pop()
+        if self._is_closed:  # somebody waits for the last one
+            with self._ended:
                 self._ended.notify_all()
 
     def end(self) -> bool:
@@ -196,9 +217,9 @@ class _Runs:
         if os.getpid() != self._pid:
             self._is_closed = True
             return False
-        with self._lock:
+        with self._ended:
             is_first, self._is_closed = not self._is_closed, True
-            self._ended.wait_for(lambda: self._n_going == 0)
+            self._ended.wait_for(lambda: not self._going)
             return is_first
 
 

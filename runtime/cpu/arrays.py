@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,10 @@ from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import ExecutionPlan, MemorySpace, PlanTask, View
 
 _ALIGNMENT_NBYTES = 64
+_AT_ONCE, _SMALL_NBYTES = 16, 4096
+
+_addressof = ctypes.addressof
+_from_buffer: Callable[[Any], Any] = ctypes.c_char.from_buffer
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
@@ -27,10 +33,78 @@ def output_array(view: View) -> np.ndarray:
     return np.ndarray(view.shape or (), numpy_dtype(view.dtype), aligned_empty(view.nbytes))
 
 
+class InputArrays:
+    """Passes inputs to the library.
+
+    Attributes:
+        pointers: the addresses of the inputs that were bound last.
+    """
+
+    def __init__(self, expected: Sequence[View]) -> None:
+        """Prepare for inputs of these types and shapes."""
+        self.pointers = (ctypes.c_void_p * len(expected))()
+        self._expected = tuple(
+            (index, view, view.buffer, view.shape, None if view.dtype == "string" else numpy_dtype(view.dtype))
+            for index, view in enumerate(expected)
+        )
+
+    def bind(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Set the addresses, and return the copies to keep as long as they are used; raises as `checked_inputs`."""
+        kept: list[np.ndarray] = []
+        for index, view, name, shape, dtype in self._expected:
+            array = inputs.get(name)
+            if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
+                try:
+                    self.pointers[index] = _addressof(_from_buffer(array))
+                    continue
+                except (TypeError, ValueError):  # as in `address`, or not contiguous
+                    pass
+            kept.append(_checked(view, inputs))
+            self.pointers[index] = address(kept[-1])
+        return kept
+
+
+class OutputArrays:
+    """Makes the arrays of outputs: of small ones several at once, since that takes a good part of a call's time."""
+
+    def __init__(self, views: Sequence[View]) -> None:
+        """Prepare for outputs of these types and known shapes."""
+        self._views = tuple(views)
+        self._is_small = sum(_padded(view.nbytes) for view in views) <= _SMALL_NBYTES
+        self._ready: list[tuple[dict[str, np.ndarray], list[int]]] = []
+
+    def take(self) -> tuple[dict[str, np.ndarray], list[int]]:
+        """New arrays by name, and their addresses."""
+        if not self._is_small:
+            arrays = {view.buffer: output_array(view) for view in self._views}
+            return arrays, [address(array) for array in arrays.values()]
+        try:
+            return self._ready.pop()
+        except IndexError:
+            self._ready += (made := self._made())[1:]
+            return made[0]
+
+    def _made(self) -> list[tuple[dict[str, np.ndarray], list[int]]]:
+        offsets = list(accumulate((_padded(view.nbytes) for view in self._views), initial=0))
+        memory = aligned_empty(_AT_ONCE * offsets[-1])
+        made = []
+        for start in range(0, _AT_ONCE * max(offsets[-1], 1), max(offsets[-1], 1)):
+            arrays = {
+                view.buffer: np.ndarray(view.shape or (), numpy_dtype(view.dtype), memory, start + offset)
+                for view, offset in zip(self._views, offsets, strict=False)
+            }
+            made.append((arrays, [address(memory) + start + offset for offset in offsets[:-1]]))
+        return made
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT_NBYTES) * _ALIGNMENT_NBYTES
+
+
 def address(array: np.ndarray) -> int:
     """Address of a C-contiguous array, without the slow object of `array.ctypes`."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+        return _addressof(_from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or a type of `ml_dtypes`
         return int(array.ctypes.data)
 

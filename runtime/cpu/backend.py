@@ -119,14 +119,16 @@ class CompiledModel:
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Run the model once."""
-        outputs = self.executor.run(self._used(inputs))
-        outputs.update({name: array.copy() for name, array in self.constant_outputs.items()})
-        outputs.update({name: np.array(inputs[name]) for name in self.forwarded_outputs})
+        outputs = self.executor.run(inputs)
+        for name, array in self.constant_outputs.items():
+            outputs[name] = array.copy()
+        for name in self.forwarded_outputs:
+            outputs[name] = np.array(inputs[name])
         return outputs
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Run `repeats` times and return the microseconds of each run."""
-        return self.executor.time(self._used(inputs), repeats)
+        return self.executor.time(inputs, repeats)
 
     def trace(self, inputs: Arrays, repeats: int) -> TracedRuns:
         """Run `repeats` (at least 1) times and record when each task runs.
@@ -134,18 +136,11 @@ class CompiledModel:
         Raises:
             ExecutionError: a kernel fails.
         """
-        return TracedRuns.of(self.origins, *self.executor.trace(self._used(inputs), repeats))
+        return TracedRuns.of(self.origins, *self.executor.trace(inputs, repeats))
 
     def close(self) -> None:
         """Free sessions and buffers."""
         self.executor.close()
-
-    @cached_property
-    def _input_names(self) -> frozenset[str]:
-        return frozenset(buffer.name for buffer in self.lowering.plan.buffers if buffer.is_input)
-
-    def _used(self, inputs: Arrays) -> Arrays:
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._input_names}
 
 
 @dataclass(frozen=True, eq=False)

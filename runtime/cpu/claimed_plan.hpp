@@ -100,14 +100,18 @@ struct ClaimedPlan {
       for (const Port& port : program.inputs) {
         if (!contains(inputs, port.name)) unread.resize(std::max(unread.size(), port.nbytes));
       }
+      ports.push_back({places(program.inputs, inputs), places(program.outputs, outputs),
+                       std::vector<void*>(program.outputs.size())});
     }
   }
 
+  // Several threads may run at once: buffers are of the thread.
   void run(OrtKernelContext* context) {
-    std::map<std::string, const OrtValue*> given;
-    for (size_t i = 0; i < inputs.size(); ++i) api.check(api.KernelContext_GetInput(context, i, &given[inputs[i]]));
-    for (size_t i = 0; i < opened->programs.size(); ++i) {
-      if (fits(opened->programs[i], given)) return run_program(i, given, context);
+    thread_local std::vector<const OrtValue*> given;
+    given.resize(inputs.size());
+    for (size_t i = 0; i < given.size(); ++i) api.check(api.KernelContext_GetInput(context, i, &given[i]));
+    for (size_t i = 0; i < ports.size(); ++i) {
+      if (fits(i, given)) return run_program(i, given, context);
     }
     run_plain(given, context);
   }
@@ -128,7 +132,7 @@ struct ClaimedPlan {
   }
 
   // Inputs and outputs have the names, types and, where the graph tells them, shapes of a program.
-  void check_ports(const OrtGraph* graph) const {
+  void check_ports(const OrtGraph* graph) {
     const auto graph_inputs = api.list(graph, api.Graph_GetNumInputs, api.Graph_GetInputs);
     const auto graph_outputs = api.list(graph, api.Graph_GetNumOutputs, api.Graph_GetOutputs);
     bool has_fixed = false, has_open = false;
@@ -145,6 +149,7 @@ struct ClaimedPlan {
       has_fixed |= fixed && fits;
       has_open |= !fixed;
     }
+    is_fixed = !has_open && opened->programs.size() == 1;
     if (has_open && model.empty()) throw Broken("the model has no path, and is needed at other input shapes");
     if (!has_fixed && !has_open) throw Broken("the plan is for inputs of other types or shapes");
   }
@@ -191,54 +196,85 @@ struct ClaimedPlan {
     return found;
   }
 
-  bool fits(const PlanProgram& program, const std::map<std::string, const OrtValue*>& given) const {
-    return std::all_of(program.inputs.begin(), program.inputs.end(), [&](const Port& port) {
-      const auto found = given.find(port.name);
-      if (found == given.end()) return true;  // no node reads it
-      OrtTypeAndShape* shape = nullptr;
-      api.check(api.GetTypeAndShape(found->second, &shape));
-      const std::unique_ptr<OrtTypeAndShape, decltype(api.ReleaseTypeAndShape)> owner(shape, api.ReleaseTypeAndShape);
-      const Shape known = shape_of(shape);
-      return known.type == port.type && known.extents == port.shape;
-    });
+  // For each port of a program, the place among the node's values.
+  struct Places {
+    std::vector<size_t> inputs, outputs;
+    std::vector<void*> none;  // as many as outputs: onnxruntime provides them all
+  };
+  static constexpr size_t kNowhere = SIZE_MAX;  // no node reads the input, or onnxruntime computes the output
+
+  static std::vector<size_t> places(const std::vector<Port>& of, const std::vector<std::string>& values) {
+    std::vector<size_t> found;
+    for (const Port& port : of) {
+      const auto at = std::find(values.begin(), values.end(), port.name);
+      found.push_back(at == values.end() ? kNowhere : static_cast<size_t>(at - values.begin()));
+    }
+    return found;
   }
 
-  void run_program(size_t number, const std::map<std::string, const OrtValue*>& given, OrtKernelContext* context) {
-    const PlanProgram& program = opened->programs[number];
-    std::vector<const void*> sources;
-    for (const Port& port : program.inputs) {
-      const auto found = given.find(port.name);
+  bool fits(size_t number, const std::vector<const OrtValue*>& given) const {
+    const std::vector<Port>& expected = opened->programs[number].inputs;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const size_t place = ports[number].inputs[i];
+      if (place != kNowhere && !fits(expected[i], given[place])) return false;
+    }
+    return true;
+  }
+
+  // onnxruntime has checked the shapes that the graph fixes.
+  bool fits(const Port& port, const OrtValue* value) const {
+    if (is_fixed) {
+      size_t nbytes = 0;
+      api.check(api.GetTensorSizeInBytes(value, &nbytes));
+      return nbytes == port.nbytes;
+    }
+    OrtTypeAndShape* shape = nullptr;
+    api.check(api.GetTypeAndShape(value, &shape));
+    const std::unique_ptr<OrtTypeAndShape, decltype(api.ReleaseTypeAndShape)> owner(shape, api.ReleaseTypeAndShape);
+    const Shape known = shape_of(shape);
+    return known.type == port.type && known.extents == port.shape;
+  }
+
+  struct Outputs {
+    const ClaimedPlan& plan;
+    const Places& places;
+    OrtKernelContext* context;
+    std::vector<std::vector<char>> unwanted;
+
+    void* memory(size_t output, const std::vector<int64_t>& shape, size_t nbytes) {
+      const size_t place = places.outputs[output];
+      if (place == kNowhere) return unwanted.emplace_back(nbytes + 1).data();
+      OrtValue* value = nullptr;
+      void* data = nullptr;
+      plan.api.check(plan.api.KernelContext_GetOutput(context, place, shape.data(), shape.size(), &value));
+      plan.api.check(plan.api.GetTensorData(value, &data));
+      return data;
+    }
+  };
+
+  void run_program(size_t number, const std::vector<const OrtValue*>& given, OrtKernelContext* context) {
+    thread_local std::vector<const void*> sources;
+    sources.clear();
+    for (const size_t place : ports[number].inputs) {
       void* data = unread.data();
-      if (found != given.end()) api.check(api.GetTensorData(const_cast<OrtValue*>(found->second), &data));
+      if (place != kNowhere) api.check(api.GetTensorData(const_cast<OrtValue*>(given[place]), &data));
       sources.push_back(data);
     }
-    std::vector<std::vector<char>> unwanted;  // outputs that onnxruntime does not ask for
-    const auto allocate = [&](size_t output, const std::vector<int64_t>& shape, size_t nbytes) -> void* {
-      const auto wanted = std::find(outputs.begin(), outputs.end(), program.outputs[output].name);
-      if (wanted == outputs.end()) return unwanted.emplace_back(nbytes + 1).data();
-      OrtValue* value = nullptr;
-      const auto index = static_cast<size_t>(wanted - outputs.begin());
-      api.check(api.KernelContext_GetOutput(context, index, shape.data(), shape.size(), &value));
-      void* data = nullptr;
-      api.check(api.GetTensorData(value, &data));
-      return data;
+    Outputs made{*this, ports[number], context, {}};
+    const auto allocate = [&made](size_t output, const std::vector<int64_t>& shape, size_t nbytes) {
+      return made.memory(output, shape, nbytes);
     };
-    const std::vector<void*> none(program.outputs.size(), nullptr);
-    opened->run(number, sources.data(), none.data(), allocate);
+    opened->run(number, sources.data(), ports[number].none.data(), allocate);
   }
 
   // Other input shapes than those of the programs: plain onnxruntime, on a session that is opened when first needed.
-  void run_plain(const std::map<std::string, const OrtValue*>& given, OrtKernelContext* context) {
+  void run_plain(const std::vector<const OrtValue*>& given, OrtKernelContext* context) {
     OrtSession* session = plain_session();
     std::vector<const char*> input_names, output_names;
-    std::vector<const OrtValue*> values;
-    for (const auto& [name, value] : given) {
-      input_names.push_back(name.c_str());
-      values.push_back(value);
-    }
+    for (const std::string& name : inputs) input_names.push_back(name.c_str());
     for (const std::string& name : outputs) output_names.push_back(name.c_str());
     std::vector<OrtValue*> results(outputs.size());
-    api.check(api.Run(session, nullptr, input_names.data(), values.data(), values.size(), output_names.data(),
+    api.check(api.Run(session, nullptr, input_names.data(), given.data(), given.size(), output_names.data(),
                       output_names.size(), results.data()));
     for (size_t i = 0; i < results.size(); ++i) {
       const std::unique_ptr<OrtValue, decltype(api.ReleaseValue)> owner(results[i], api.ReleaseValue);
@@ -286,8 +322,10 @@ struct ClaimedPlan {
   const std::string model;
   std::vector<int64_t> stamp = std::vector<int64_t>(4);  // of the model's file
   std::unique_ptr<OpenedPlan> opened;
+  bool is_fixed = false;                     // inputs have one shape
   std::vector<std::string> inputs, outputs;  // of the node
-  std::vector<char> unread;                  // stands for inputs that no node reads
+  std::vector<char> unread;  // stands for inputs that no node reads
+  std::vector<Places> ports;                 // of each program
   std::mutex mutex;
   std::unique_ptr<OrtSession, void (*)(OrtSession*)> plain{nullptr, nullptr};
 };

@@ -40,6 +40,8 @@ struct GraphDigest {
   static constexpr int kTensor = 1, kString = 8;
   static constexpr int kInt = 1, kFloat = 3, kStrings = 6, kGraph = 7, kTensorAttribute = 8;
 
+  static constexpr const char* kNoSubgraphs = "operators with subgraphs need onnxruntime 1.24 or newer";
+
   explicit GraphDigest(const ProviderApi& api) : api(api) {}
 
   void add(uint64_t word) { words.push_back(word); }
@@ -123,6 +125,7 @@ struct GraphDigest {
     api.check(api.Node_GetNumSubgraphs(node, &count));
     std::map<std::string, const OrtGraph*> found;
     if (count == 0) return found;
+    if (!api.tells_subgraphs()) throw std::runtime_error(kNoSubgraphs);
     std::vector<const OrtGraph*> graphs(count);
     std::vector<const char*> names(count);
     api.check(api.Node_GetSubgraphs(node, graphs.data(), count, names.data()));
@@ -174,7 +177,7 @@ struct GraphDigest {
       if (found->second.number == 0) return define(found->second.info, *at);
       return add(found->second.number);
     }
-    throw std::runtime_error("nothing computes the value " + name);
+    throw std::runtime_error(api.tells_subgraphs() ? "nothing computes the value " + name : kNoSubgraphs);
   }
 
   std::string name_of(const OrtValueInfo* info) const { return api.text(info, api.GetValueInfoName); }

@@ -19,12 +19,13 @@ import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
+    InputArrays,
+    OutputArrays,
     PlanEncoder,
     address,
     check_kernels,
     checked_inputs,
     input_views,
-    output_array,
     output_views,
 )
 from iosched.runtime.cpu.handovers import Spans
@@ -259,7 +260,9 @@ class NativeExecutor:
         self._of_known_size = tuple(view for view in self._outputs if space[view.buffer] is MemorySpace.OUTPUT)
         self._has_dynamic = MemorySpace.DYNAMIC in space.values()
         # Arguments of a run, created once: they take a good part of a small model's time.
-        self._sources, self._targets = _pointers(len(self._inputs)), _pointers(len(self._outputs))
+        self._bound, self._targets = InputArrays(self._inputs), (ctypes.c_void_p * len(self._outputs))()
+        self._known, self._time_us = OutputArrays(self._of_known_size), (ctypes.c_double * 1)()
+        self._places = tuple(place for place, view in enumerate(self._outputs) if view in self._of_known_size)
         self._error = error_text()
         self._tasks = plan.tasks
         self._lock = threading.Lock()
@@ -291,8 +294,8 @@ class NativeExecutor:
             UsageError: an input is missing, or has another type or shape than the plan.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
-            arrays, results = self._arrays(inputs)
-            self._run(arrays, results, 1)
+            _kept, results = self._arrays(inputs)
+            self._call(1, 0, None, 0, self._time_us, None)
             return self._collect(results)
 
     def time(
@@ -314,10 +317,16 @@ class NativeExecutor:
             ValueError: inputs to rewrite are read-only.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
-            arrays, results = self._arrays(inputs)
-            if flush_nbytes > 0 and not all(array.flags.writeable for array in arrays):
-                raise ValueError("a cache flush needs writable inputs")
-            times_us = self._run(arrays, results, repeats, flush_nbytes, fresh)
+            _kept, _results = self._arrays(inputs)
+            words = []
+            if flush_nbytes > 0:
+                arrays = checked_inputs(self._inputs, inputs)
+                if not all(array.flags.writeable for array in arrays):
+                    raise ValueError("a cache flush needs writable inputs")
+                words = self._fresh_words(arrays, fresh)
+            times_us = (ctypes.c_double * repeats)()
+            spans = (ctypes.c_int64 * len(words))(*words) if words else None
+            self._call(repeats, flush_nbytes, spans, len(words) // 3, times_us, None)
             self._release_dynamic()
             return tuple(times_us)
 
@@ -327,9 +336,9 @@ class NativeExecutor:
         Recording costs about a twentieth of a microsecond a task.
         """
         with self._handle.guarded_by(self._lock, _FORKED):
-            arrays, results = self._arrays(inputs)
-            spans_us = np.zeros((repeats, len(self._tasks), 2))
-            times_us = self._run(arrays, results, repeats, spans_us=spans_us)
+            _kept, _results = self._arrays(inputs)
+            times_us, spans_us = (ctypes.c_double * repeats)(), np.zeros((repeats, len(self._tasks), 2))
+            self._call(repeats, 0, None, 0, times_us, address(spans_us))
             self._release_dynamic()
             return tuple(times_us), spans_us
 
@@ -349,37 +358,24 @@ class NativeExecutor:
         self.close()
 
     def _arrays(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Binds the inputs, and new arrays for the outputs of known size; returns copies to keep, and the outputs."""
         if not self._handle.close.alive:
             raise ValueError("the executor is closed")
-        results = {view.buffer: output_array(view) for view in self._of_known_size}
-        return checked_inputs(self._inputs, inputs), results
+        kept = self._bound.bind(inputs)
+        results, addresses = self._known.take()
+        for place, target in zip(self._places, addresses, strict=True):
+            self._targets[place] = target
+        return kept, results
 
-    def _run(
-        self,
-        arrays: list[np.ndarray],
-        results: dict[str, np.ndarray],
-        repeats: int,
-        flush_nbytes: int = 0,
-        fresh: Mapping[str, Spans] = _ALL_FRESH,
-        spans_us: np.ndarray | None = None,
-    ) -> list[float]:
-        for index, array in enumerate(arrays):
-            self._sources[index] = address(array)
-        for index, view in enumerate(self._outputs):  # dynamic ones have no array yet
-            self._targets[index] = address(results[view.buffer]) if view.buffer in results else None
-        words = self._fresh_words(arrays, fresh) if flush_nbytes > 0 else []
-        times_us = (ctypes.c_double * repeats)()
+    def _call(self, *arguments: object) -> None:
         try:
             call_with_error_buffer(
                 self._error,
                 self._runtime.library.iosched_executor_run,
-                *(self._handle.pointer, self._sources, self._targets, repeats, flush_nbytes),
-                *((ctypes.c_int64 * len(words))(*words) if words else None, len(words) // 3),
-                *(times_us, None if spans_us is None else address(spans_us)),
+                *(self._handle.pointer, self._bound.pointers, self._targets, *arguments),
             )
         except ExecutionError as error:
             raise self._named(error) from None
-        return list(times_us)
 
     def _named(self, error: ExecutionError) -> ExecutionError:
         """The error with the name of the failed task; a session's own error names its node."""
@@ -421,7 +417,3 @@ class NativeExecutor:
         if result.nbytes:
             ctypes.memmove(result.ctypes.data, data, result.nbytes)
         return result
-
-
-def _pointers(count: int) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * count)()

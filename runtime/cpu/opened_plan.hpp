@@ -35,7 +35,7 @@ struct Port {
 struct PlanProgram {
   std::vector<Port> inputs, outputs;
   std::vector<size_t> used;  // for each array that the plan reads, the input
-  size_t n_arrays = 0;       // that the plan writes, and those of unknown size
+  std::vector<void*> given, sources, targets;  // of a run; an array of no bytes has no output
   std::unique_ptr<Executor> executor;
 };
 
@@ -58,12 +58,13 @@ struct OpenedPlan {
   // Runs once; runs of several threads follow one another. Outputs that are null come from `allocate`.
   void run(size_t number, const void* const* inputs, void* const* outputs, const Allocate& allocate) {
     PlanProgram& program = checked(number, inputs, outputs);
-    std::vector<void*> given(outputs, outputs + program.outputs.size());
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::vector<void*>& given = program.given;
+    given.assign(outputs, outputs + program.outputs.size());
     for (size_t i = 0; i < given.size(); ++i) {
       const Port& port = program.outputs[i];
       if (given[i] == nullptr && port.is_known) given[i] = allocated(allocate, i, port.shape, port.nbytes);
     }
-    const std::lock_guard<std::mutex> lock(mutex);
     double time_us = 0;
     run_plan(program, inputs, given.data(), 1, &time_us);
     for (size_t i = 0; i < given.size(); ++i) fill(program, i, inputs, given[i], allocate);
@@ -103,14 +104,14 @@ struct OpenedPlan {
 
   static void run_plan(PlanProgram& program, const void* const* inputs, void* const* outputs, size_t repeats,
                        double* times_us) {
-    std::vector<void*> sources, targets(program.n_arrays, &program);  // an array of no bytes may be null
-    for (const size_t input : program.used) {
-      sources.push_back(inputs[input] == nullptr ? &program : const_cast<void*>(inputs[input]));
+    for (size_t i = 0; i < program.used.size(); ++i) {
+      const void* const data = inputs[program.used[i]];  // of no bytes if null
+      program.sources[i] = data == nullptr ? &program : const_cast<void*>(data);
     }
     for (size_t i = 0; i < program.outputs.size(); ++i) {
-      if (program.outputs[i].source == Port::kArray) targets[program.outputs[i].index] = outputs[i];
+      if (program.outputs[i].source == Port::kArray) program.targets[program.outputs[i].index] = outputs[i];
     }
-    program.executor->run(sources.data(), targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
+    program.executor->run(program.sources.data(), program.targets.data(), repeats, 0, nullptr, 0, times_us, nullptr);
   }
 
   PlanProgram read_program(const std::vector<int>& cpus) {
@@ -138,7 +139,8 @@ struct OpenedPlan {
     head.at += n_words;
     Plan plan(words, own.size());
     if (words.at != words.count || plan.lanes.size() != file->n_lanes) throw Broken("the plan's description is broken");
-    found.n_arrays = plan.output_nbytes.size();
+    found.sources.resize(found.used.size());
+    found.targets.assign(plan.output_nbytes.size(), file.get());
     check_arrays(found, plan);
     check_arena(plan);
     Hazards::check(plan);

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.graph import TensorSpec
-from iosched.runtime.cpu.arrays import address, aligned_empty, checked_inputs
+from iosched.runtime.cpu.arrays import InputArrays, OutputArrays, address, aligned_empty, output_array
 from iosched.runtime.cpu.kernels import DTYPE_NAME
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import api_base, compiled, missing, onnxruntime_path
@@ -21,7 +22,7 @@ from iosched.runtime.cpu.plan_file import plan_lanes
 from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.executor import Executor
 from iosched.runtime.handle import Handle
-from iosched.runtime.inputs import Arrays, numpy_dtype
+from iosched.runtime.inputs import Arrays
 from iosched.runtime.missing_dependencies import failure
 from iosched.runtime.plan import View
 from iosched.runtime.plan_files import PlanInterface
@@ -140,11 +141,16 @@ class OpenedProgram:
 
     def __init__(self, plan: OpenedPlan, number: int) -> None:
         """Take a program of `plan`."""
-        self._plan, self._number = plan, number
+        self._plan, self._number, self._library = plan, number, plan._library
         interface = plan.programs[number]
-        self._inputs = tuple(_view(spec) for spec in interface.inputs)
         self._outputs = interface.outputs
-        self._run = plan._library.iosched_plan_run
+        known = [index for index, spec in enumerate(self._outputs) if spec.shape is not None]
+        # Arguments of a run, created once: they take a good part of a small model's time.
+        self._sources = InputArrays([_view(spec) for spec in interface.inputs])
+        self._known = OutputArrays([_view(self._outputs[index]) for index in known])
+        self._places = tuple(known)
+        self._targets = (ctypes.c_void_p * len(self._outputs))()
+        self._lock = Lock()
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Run once; the results are new arrays.
@@ -153,53 +159,51 @@ class OpenedProgram:
             ExecutionError: a kernel fails; the plan stays usable.
             UsageError: an input is missing, or has another type or shape.
         """
-        arrays = checked_inputs(self._inputs, inputs)
-        found = {spec.name: _array(spec) for spec in self._outputs if spec.shape is not None}
-        allocate = partial(self._allocate, found)
-        self._call(
-            self._run, _pointers(arrays), self._targets(found), ctypes.cast(_ALLOCATE(allocate), ctypes.c_void_p), None
-        )
-        return {spec.name: found[spec.name] for spec in self._outputs}
+        with self._plan._handle.guarded_by(self._lock, _FORKED):
+            kept = self._sources.bind(inputs)
+            found = self._bound()
+            if len(self._places) == len(self._outputs):
+                self._call(self._library.iosched_plan_run, None, None)
+            else:
+                allocate = _ALLOCATE(partial(self._allocate, found))
+                self._call(self._library.iosched_plan_run, ctypes.cast(allocate, ctypes.c_void_p), None)
+                found = {spec.name: found[spec.name] for spec in self._outputs}
+            del kept
+            return found
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Run `repeats` times and return the microseconds of each run; raises as `run`."""
-        arrays = checked_inputs(self._inputs, inputs)
-        found = {spec.name: _array(spec) for spec in self._outputs if spec.shape is not None}
-        times_us = np.zeros(repeats)
-        run = self._plan._library.iosched_plan_time
-        self._call(run, _pointers(arrays), self._targets(found), repeats, address(times_us))
+        with self._plan._handle.guarded_by(self._lock, _FORKED):
+            kept, found = self._sources.bind(inputs), self._bound()
+            times_us = np.zeros(repeats)
+            self._call(self._library.iosched_plan_time, repeats, address(times_us))
+            del kept, found
         return tuple(times_us.tolist())
 
     def close(self) -> None:
         """Do nothing: the plan has other programs."""
 
-    def _targets(self, found: Arrays) -> ctypes.Array[ctypes.c_void_p]:
-        return _pointers([found.get(spec.name) for spec in self._outputs])
+    def _bound(self) -> dict[str, np.ndarray]:
+        """New arrays for the outputs of known shape, which the next call fills."""
+        found, addresses = self._known.take()
+        for place, target in zip(self._places, addresses, strict=True):
+            self._targets[place] = target
+        return found
 
     def _allocate(
         self, found: dict[str, np.ndarray], _: int, output: int, shape: Any, rank: int, nbytes: int
     ) -> int | None:
         spec = self._outputs[output]
-        array = found[spec.name] = _array(TensorSpec(spec.name, spec.dtype, tuple(shape[:rank])))
+        array = found[spec.name] = output_array(_view(TensorSpec(spec.name, spec.dtype, tuple(shape[:rank]))))
         return address(array) if nbytes else address(aligned_empty(8))
 
     def _call(self, function: Any, *arguments: object) -> None:
-        if self._plan._handle.is_inherited:
-            raise ExecutionError(_FORKED)
-        if not self._plan._handle.close.alive:
+        handle = self._plan._handle
+        if not handle.close.alive:
             raise ValueError("the plan is closed")
-        if function(self._plan._handle.pointer, self._number, *arguments):
+        if function(handle.pointer, self._number, self._sources.pointers, self._targets, *arguments):
             raise self._plan._failure()
 
 
 def _view(spec: TensorSpec) -> View:
     return View(spec.name, spec.dtype, spec.shape, nbytes=spec.nbytes)
-
-
-def _array(spec: TensorSpec) -> np.ndarray:
-    assert spec.shape is not None
-    return np.ndarray(spec.shape, numpy_dtype(spec.dtype), aligned_empty(spec.nbytes))
-
-
-def _pointers(arrays: Sequence[np.ndarray | None]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(arrays))(*(None if array is None else address(array) for array in arrays))

@@ -242,9 +242,11 @@ IOSCHED_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* base,
   const auto make_status = reinterpret_cast<MakeStatus>(const_cast<void*>(table(kApiVersion)[0]));
   return guarded(make_status, [&] {
     *count = 0;
-    if (table(kOldestProviderApi) == nullptr) throw std::runtime_error("iosched needs onnxruntime 1.23 or newer");
+    // onnxruntime complains on stderr when it is asked for a table that it does not have.
+    const bool is_oldest = std::strncmp(base->GetVersionString(), "1.23.", 5) == 0;
+    const uint32_t version = is_oldest ? kOldestProviderApi : kOldestProviderApi + 1;
+    if (table(version) == nullptr) throw std::runtime_error("iosched needs onnxruntime 1.23 or newer");
     if (limit == 0) return;
-    const uint32_t version = table(kOldestProviderApi + 1) == nullptr ? kOldestProviderApi : kOldestProviderApi + 1;
     factories[0] = Factory::make(base, table(version), version);
     *count = 1;
   });

@@ -92,6 +92,9 @@ struct ProviderApi : Api {
     return TensorTypeAndShape_HasShape == nullptr || TensorTypeAndShape_HasShape(tensor);
   }
 
+  // Version 1.23 shows providers a subgraph as if it were a whole model: Graph_GetParentNode finds nothing.
+  bool tells_subgraphs() const { return TensorTypeAndShape_HasShape != nullptr; }
+
   void ignore(OrtStatus* status) const noexcept {
     if (status != nullptr) ReleaseStatus(status);
   }

@@ -88,6 +88,17 @@ inline bool pin(int cpu) {
   return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
+// Moves the calling thread from a core that another thread needs, if it may run on another one.
+inline void leave(int cpu) {
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof(others), &others) == 0) {
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+}
+
 // Pins the calling thread for one run and restores its affinity; negative numbers mean unpinned.
 struct Pinned {
   explicit Pinned(int cpu) { restore = cpu >= 0 && sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
@@ -118,10 +129,12 @@ struct Worker {
 
   void begin(Job* next) {
     job = next;
+    caller_cpu = sched_getcpu();
     start.publish(++runs);
   }
 
-  void finish(int64_t spins) { done.wait(runs, spins); }
+  // Threads that are not pinned may share a core, where only one that sleeps lets the other run.
+  void finish(int64_t spins) { done.wait(runs, own_cpu.load(std::memory_order_relaxed) == sched_getcpu() ? 0 : spins); }
 
   void loop() {
     int64_t spins = idle_spins;
@@ -132,8 +145,12 @@ struct Worker {
         cpu = job->cpu(lane);
         pin(cpu);
       }
+      if (cpu < 0 && sched_getcpu() == caller_cpu) leave(caller_cpu);
       job->run_lane(lane);
-      spins = job->parks_after(lane) ? 0 : idle_spins;  // the job may be freed after `done` is published
+      const int at = sched_getcpu();
+      own_cpu.store(at, std::memory_order_relaxed);
+      // The job may be freed after `done` is published.
+      spins = at == caller_cpu || job->parks_after(lane) ? 0 : idle_spins;
       done.publish(seen);
     }
   }
@@ -143,6 +160,8 @@ struct Worker {
   Job* job = nullptr;
   uint32_t runs = 0;
   int cpu = -1;
+  int caller_cpu = -1;           // when it began the last run
+  std::atomic<int> own_cpu{-1};  // at the end of the last run
   Signal start, done;
   std::thread thread;  // last: it reads the others
 };

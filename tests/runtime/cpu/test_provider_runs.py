@@ -21,12 +21,14 @@ from small_models import branches, data, node, proto_of, weight
 
 import iosched
 from iosched.jobs.export import export
+from iosched.models.errors import InvalidModelError
 from iosched.runtime.cpu import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the compiled executor is not built")
 
 X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
 CPU = "CPUExecutionProvider"
+IS_OLDEST = onnxruntime.__version__.startswith("1.23.")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,6 +54,8 @@ def opened(source: Path | bytes, *, level: str = "ORT_ENABLE_ALL", strict: bool 
 
 
 def providers(session: Any) -> set[str]:
+    if IS_OLDEST:
+        pytest.skip("onnxruntime 1.23 does not say who runs a graph")
     return {each.ep_name for each in session.get_provider_graph_assignment_info()}
 
 
@@ -62,10 +66,10 @@ def plain(source: Path | bytes) -> Any:
 
 def test_all_nodes_run_as_one_by_the_plan_with_its_bits(path: Path) -> None:
     session = opened(path, strict=True)
-    (part,) = session.get_provider_graph_assignment_info()
-    assert part.ep_name == "iosched"
     with iosched.load(path) as own:
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], own.run({"x": X})["y"])
+    assert providers(session) == {"iosched"}
+    assert len(session.get_provider_graph_assignment_info()) == 1
 
 
 def test_it_is_a_provider_among_others(path: Path) -> None:
@@ -221,7 +225,12 @@ def test_a_model_with_a_loop_runs_by_its_plan(tmp_path: Path) -> None:
         ["z"],
         {"n": np.array(3, np.int64), "go": np.array(True), "one": np.ones(4, np.float32)},
     )
-    path = export(optimized_file(tmp_path / "m.onnx", proto), tmp_path / "out", threads=1).model
+    source = optimized_file(tmp_path / "m.onnx", proto)
+    if IS_OLDEST:
+        with pytest.raises(InvalidModelError, match=r"operators with subgraphs need onnxruntime 1\.24"):
+            export(source, tmp_path / "out", threads=1)
+        return
+    path = export(source, tmp_path / "out", threads=1).model
     session = opened(path)
     assert providers(session) == {"iosched"}
     np.testing.assert_array_equal(session.run(None, {"x": np.zeros(4, np.float32)})[0], np.full(4, 3, np.float32))
@@ -290,4 +299,4 @@ print("done")
 def test_a_process_may_end_with_a_session_open(path: Path, end: str) -> None:
     words = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(path), end]
     found = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    assert (found.returncode, found.stdout, found.stderr) == (0, "done\n", "")

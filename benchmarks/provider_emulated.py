@@ -1,0 +1,39 @@
+"""EMULATED: `provider_versions.py` on a processor that is only emulated; times mean nothing.
+
+    python benchmarks/provider_emulated.py PYTHON [-o benchmarks/results/provider-aarch64.json]
+
+PYTHON is an executable that runs the Python of that processor, with the wheel and onnxruntime installed; for aarch64:
+
+    qemu-aarch64-static -cpu cortex-a76 -L ROOT ROOT/usr/bin/python3.11
+
+ROOT holds Debian's packages of that processor, and as `ROOT/proc/cpuinfo` what its kernel would show: onnxruntime ends
+with a segmentation fault where it finds the host's. Measures nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from provider_versions import DECLINED, child
+from testbed import RESULTS, read_options, write_results
+
+
+def main() -> None:
+    options = read_options(__file__, None, {"python": Path}, output=RESULTS / "provider-aarch64.json", lanes=2)
+    options.command = [word if word != str(options.python) else "PYTHON" for word in options.command]
+    with TemporaryDirectory() as folder:
+        place = str(Path(folder, DECLINED))
+        network = child(options.python, "open", DECLINED, place, str(options.lanes), "1")
+        del network["opening_ms"]
+        found = {
+            "about": child(options.python, "about"),
+            "networks": {DECLINED: network},
+            "loop": child(options.python, "loop", str(Path(folder, "loop"))),
+            "declined": {"a changed weight": child(options.python, "declined", place, "1")},
+        }
+    write_results(options, {"emulated": True, **found})
+
+
+if __name__ == "__main__":
+    main()
