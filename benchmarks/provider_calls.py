@@ -3,8 +3,8 @@
     python benchmarks/provider_calls.py [--networks zoo:squeezenet,...] [-o benchmarks/results/provider-calls.json]
 
 All alternatives run the same file, interleaved, in one process. One Relu of one float, on one lane and on two, shows
-the overhead of a call; a sample is the median of many calls. Of networks, with greedy schedules on two lanes, it is the
-median of a few, after this process has become idle. `C` is `iosched_plan_run` with arrays prepared once.
+the overhead of a call; a sample is the median of many calls. Of networks, with greedy schedules, it is the median of a
+few, after this process has become idle. `C` is `iosched_plan_run` with arrays prepared once.
 
 Options:
     --pinned: pins the lanes of the provider and of C, as our runtime by Python does.
@@ -18,6 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -56,11 +57,15 @@ def main() -> None:
     onnxruntime.register_execution_provider_library("iosched", iosched.plugin_path())
     found = {}
     for lanes in (1, LANES):
-        found[f"one Relu, {lanes} lane{'s' * (lanes > 1)}"] = measured(relu(), lanes, options, CALLS)
-    for name in options.networks:
-        found[short_name(name)] = measured(cpu_model(name), LANES, options, CALLS_OF_NETWORK)
+        found[f"one Relu, {_lanes(lanes)}"] = measured(relu(), lanes, options, CALLS)
+    for name, lanes in product(options.networks, (1, LANES)):
+        found[f"{short_name(name)}, {_lanes(lanes)}"] = measured(cpu_model(name), lanes, options, CALLS_OF_NETWORK)
     samples_us = {name: {way: each.samples_us for way, each in ways.items()} for name, ways in found.items()}
     write_results(options, {"calls_of_relu": CALLS, "calls_of_networks": CALLS_OF_NETWORK, "samples_us": samples_us})
+
+
+def _lanes(count: int) -> str:
+    return "1 lane" if count == 1 else f"{count} lanes"
 
 
 def relu() -> iosched.Model:
@@ -133,7 +138,7 @@ def show(name: str, lanes: int, found: Mapping[str, Any]) -> None:
     """A table of one model."""
     speed = compared({way: each.samples_us for way, each in found.items()}, OWN)
     rows = [
-        (f"{name}, {lanes} lanes", way, f"{each.median_us:.1f} ({each.low_us:.1f} to {each.high_us:.1f})",
+        (f"{name}, {_lanes(lanes)}", way, f"{each.median_us:.1f} ({each.low_us:.1f} to {each.high_us:.1f})",
          ratio_text(speed.get(way), ".3f"))
         for way, each in found.items()
     ]  # fmt: skip
