@@ -46,7 +46,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
 
     device = described(name)
     handles: list[Any] = []
-    serialized: dict[bytes, list[Any]] = {}
+    serialized: dict[bytes, DeskGraph] = {}
 
     def create_handle() -> Any:
         handles.append(cudnn.Handle(0x1000 + len(handles), 0, 0))
@@ -60,6 +60,9 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
     class DeskGraph(cudnn.pygraph):  # type: ignore[misc]
         """A graph for the described GPU instead of the one of the handle."""
 
+        rounds = True
+        """Whether tensor cores are allowed, which round the factors of float32 to tf32."""
+
         def __init__(self, *, handle: Any = None, **common: Any) -> None:
             if handle is not None:
                 assert handle in handles
@@ -67,9 +70,13 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
                 common["sm_version"] = device.sm_version
             super().__init__(**common)
 
+        def deselect_numeric_notes(self, notes: list[Any]) -> Any:
+            self.rounds = cudnn.numerical_note.TENSOR_CORE not in notes
+            return super().deselect_numeric_notes(notes)
+
         def serialize(self) -> Any:
             content = super().serialize()
-            serialized[bytes(content)] = self._nodes
+            serialized[bytes(content)] = self
             return content
 
         def deserialize(self, handle: Any, content: Any) -> None:
@@ -78,7 +85,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
             if bytes(content) not in serialized:
                 raise RuntimeError("what this plan computes is not known on the desk")
             super().deserialize(content)
-            self.loaded_nodes = serialized[bytes(content)]
+            self.loaded_nodes, self.rounds = serialized[bytes(content)]._nodes, serialized[bytes(content)].rounds
             try:
                 _warm_up(desk, handle.stream)
             except CudaStatusError as error:
@@ -107,7 +114,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
                 if nbytes:
                     ctypes.memset(workspace_address, 0xFF, nbytes)
                 with np.errstate(all="ignore"):
-                    _evaluate(nodes, arrays)
+                    _evaluate(nodes, arrays, rounds=self.rounds)
 
             desk.launched.append("cudnn")
             desk.enqueue(handle.stream, run)
@@ -140,7 +147,7 @@ def _array(address: int, tensor: Any) -> np.ndarray:
     return np.ndarray(tensor.dim, dtype, data, 0, [stride * dtype.itemsize for stride in tensor.stride])
 
 
-def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
+def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray], *, rounds: bool) -> None:
     known: dict[int, np.ndarray] = {}
 
     def value(tensor: Any) -> np.ndarray:
@@ -150,10 +157,17 @@ def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
     for node in nodes:
         inputs = [value(tensor) for tensor in node.inputs.values()]
         (output,) = node.outputs.values()
+        if rounds and node.node_type.name in ("CONV_FPROP", "MATMUL"):
+            inputs = [_as_tf32(each) for each in inputs]
         result = _COMPUTES[node.node_type.name](node.params, *inputs)
         known[id(output)] = result
         if output.uid in arrays and not output.is_virtual:
             arrays[output.uid][...] = result
+
+
+def _as_tf32(factor: np.ndarray) -> np.ndarray:
+    """Rounded to ten bits behind the leading one, as halves have anyway."""
+    return np.asarray((factor.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32))
 
 
 def _convolution(parameters: Mapping[str, Any], image: np.ndarray, weight: np.ndarray) -> np.ndarray:
