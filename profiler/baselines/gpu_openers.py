@@ -34,7 +34,10 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
 
         from iosched.profiler.baselines.torch_runs import open_way
     except ImportError as error:
-        raise DeviceError(f"{error.name} is not installed; install it with: pip install torch onnx2torch") from error
+        raise DeviceError(
+            f"{error.name} is not installed; install it with: pip install torch onnx2torch"
+            " (with [cuda12]: 'torch<2.15' from https://download.pytorch.org/whl/cu126)"
+        ) from error
     proto = onnx.load_from_string(write_model(setup.model.proto, setup.model.weights, None) or b"")
     try:
         network = convert(proto)
