@@ -44,9 +44,15 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
     except (NotImplementedError, RuntimeError, ValueError, KeyError) as error:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
     arrays = [setup.inputs[spec.name] for spec in setup.model.graph.inputs]
-    run = open_way(way, network, arrays, setup.precision)
+    with setup.driver.current():  # as PyTorch's, too
+        run = open_way(way, network, arrays, setup.precision)
     notes = (f"PyTorch used the faster image layout, {run.layout}.",)
-    return Candidate(run.time, notes=lambda: notes)
+
+    def time(repeats: int) -> tuple[float, ...]:
+        with setup.driver.current():
+            return run.time(repeats)
+
+    return Candidate(time, notes=lambda: notes)
 
 
 def open_on_gpu(setup: GpuSetup) -> Candidate:

@@ -49,13 +49,18 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
     serialized: dict[bytes, DeskGraph] = {}
 
     def create_handle() -> Any:
-        handles.append(cudnn.Handle(0x1000 + len(handles), 0, 0))
+        handles.append(cudnn.Handle(0x1000 + len(handles), desk.get_device(), 0))
         return handles[-1]
 
     def set_stream(handle: Any, stream: int) -> None:
         assert isinstance(handle, cudnn.Handle)
         assert type(stream) is int
+        assert_current(handle, stream)
         handle.stream = stream
+
+    def assert_current(handle: Any, stream: int) -> None:
+        assert handle in handles
+        assert handle._ordinal == desk.get_device() == desk.device_of(stream), "another GPU than the current one"
 
     class DeskGraph(cudnn.pygraph):  # type: ignore[misc]
         """A graph for the described GPU instead of the one of the handle."""
@@ -65,7 +70,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
 
         def __init__(self, *, handle: Any = None, **common: Any) -> None:
             if handle is not None:
-                assert handle in handles
+                assert_current(handle, handle.stream)
                 common["device_property"] = cudnn.create_device_properties(device.properties)
                 common["sm_version"] = device.sm_version
             super().__init__(**common)
@@ -81,7 +86,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
 
         def deserialize(self, handle: Any, content: Any) -> None:
             """Really loads; what the plan computes is known of those that this process has serialized."""
-            assert handle in handles
+            assert_current(handle, handle.stream)
             if bytes(content) not in serialized:
                 raise RuntimeError("what this plan computes is not known on the desk")
             super().deserialize(content)
@@ -96,7 +101,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
                 desk.check("cudnnBackendExecute")
             except CudaStatusError as error:
                 raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED ({error.status})") from None
-            assert handle in handles
+            assert_current(handle, handle.stream)
             pack, workspace_address = self._native_var_pack(self._uid_to_data(tensors), workspace)
             assert all(address % 16 == 0 for address in pack.values()), "an address that cuDNN refuses"
             loaded = self.__dict__.get("loaded_nodes")

@@ -90,6 +90,9 @@ def install() -> DeskCuda:
         _kept.insert(0, desk)
         for module in (runtime, driver):
             _replace(module, desk, getattr(module, _ERRORS[module.__name__]))
+        desk.count = 2  # for which CuPy makes room in its pool of memory, and this thread's streams
+        importlib.import_module("cupy").cuda.alloc(1)
+        desk.count = 0
         compiler = importlib.import_module("cupy.cuda.compiler")
         program = compiler._NVRTCProgram
         program.compile = _remembering(program.compile, desk)
@@ -205,3 +208,11 @@ def one_gpu() -> Iterator[DeskCuda]:
     cupy.clear_memo()  # of what the last GPU could compile
     yield found
     found.reset()
+
+
+@contextmanager
+def two_gpus() -> Iterator[DeskCuda]:
+    """The desk with two of them."""
+    with one_gpu() as found:
+        found.count = 2
+        yield found

@@ -52,6 +52,7 @@ def install(
         return {"name": f"GPU {index}".encode(), **said}
 
     runtime = SimpleNamespace(
+        getDevice=lambda: 0,
         getDeviceCount=count,
         getDeviceProperties=properties,
         driverGetVersion=lambda: driver,

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import finalize
@@ -106,6 +107,9 @@ class HostDriver:
         self.launches: list[str] = []
         self.prepared: set[str] = set()
         self.graph_launches = 0
+
+    def current(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def allocate(self, nbytes: int) -> HostMemory:
         array = np.full(nbytes + 256, 0xFF, np.uint8)

@@ -93,7 +93,7 @@ class AttachedGpu:
 
     @cached_property
     def _handles(self) -> CudnnHandles:
-        return CudnnHandles()
+        return CudnnHandles(self.driver)
 
     def key(self, precision: str) -> str:
         """The key of this GPU in the database, with everything but the stage that affects a latency.
