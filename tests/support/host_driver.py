@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import finalize
@@ -14,7 +14,7 @@ from weakref import finalize
 import host_cuda
 import numpy as np
 
-from iosched.models.errors import ExecutionError
+from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
     CudnnPlanCandidate,
@@ -296,12 +296,24 @@ class Kept:
 
     known: dict[str, str] = field(default_factory=dict)
     times: bool = True
+    crashed: set[tuple[str, str]] = field(default_factory=set)
 
     def choice(self, key: str) -> str | None:
         return self.known.get(key)
 
     def choose(self, key: str, value: str) -> str:
         return self.known.setdefault(key, value)
+
+    def fatal(self, key: str) -> frozenset[str]:
+        return frozenset(name for of, name in self.crashed if of == key)
+
+    @contextmanager
+    def trying(self, key: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except DeviceLostError:
+            self.crashed.add((key, name))
+            raise
 
 
 class HostChoice:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -66,14 +65,6 @@ class CudnnPlanStore(Choices, Protocol):
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         """Stores a serialized plan."""
-        ...
-
-    def fatal(self, key: str) -> frozenset[str]:
-        """Names of plans that crashed the GPU or the process."""
-        ...
-
-    def trying(self, key: str, name: str) -> AbstractContextManager[None]:
-        """Context for building, loading or first running a plan: if that ends the process or GPU, it is `fatal`."""
         ...
 
 
