@@ -125,7 +125,7 @@ class DeskCuda:
         self.sticky: int | None = None
         self._thread = threading.local()
         self._failures: dict[str, list[int]] = {}
-        self._stickies: set[int] = {ILLEGAL_ADDRESS, 46, 719, 214}
+        self._stickies: set[int] = {ILLEGAL_ADDRESS, 719, 214}
         self._pending: list[Operation] = []
         self._streams = {**getattr(self, "_streams", {}), 0: Stream()}
         self._events = getattr(self, "_events", {})
