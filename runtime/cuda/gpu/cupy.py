@@ -20,6 +20,7 @@ import numpy as np
 from iosched.models.errors import DeviceError
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.gpu.driver import Memory, Number
+from iosched.runtime.cuda.gpu.extras import load_lazily
 from iosched.runtime.cuda.gpu.failures import how_to_install, kept_if_lost, no_gpu_error, translated
 from iosched.runtime.cuda.kernel import CudaCall, Gpu
 
@@ -111,6 +112,7 @@ class CupyDriver:
             cupy.cuda.compiler.CompileException,
         )
         runtime = cupy.cuda.runtime
+        load_lazily(runtime.driverGetVersion())
         try:
             self.count = int(runtime.getDeviceCount())
         except RuntimeError as error:
