@@ -40,6 +40,9 @@ CAPTURE_UNJOINED = 904
 CAPTURE_ISOLATION = 905
 CAPTURED_EVENT = 907
 
+KERNEL, COPY, FILL = range(3)
+"""Kinds of nodes."""
+
 _DISABLE_TIMING = 2
 _RELAXED = 2
 _SHARED_NBYTES = 48 << 10
@@ -235,7 +238,7 @@ class DeskCuda:
         if kind == 1:
             self._check_range(target, nbytes)
             data = ctypes.string_at(source, nbytes)  # from pageable memory: CUDA has staged it when it returns
-            self._add(stream, lambda: ctypes.memmove(target, data, nbytes))
+            self._add(stream, lambda: ctypes.memmove(target, data, nbytes), kind=COPY)
         elif kind == 2:
             self._check_range(source, nbytes)
             self._add(stream, lambda: ctypes.memmove(target, source, nbytes))
@@ -244,11 +247,11 @@ class DeskCuda:
         else:
             self._check_range(target, nbytes)
             self._check_range(source, nbytes)
-            self._add(stream, lambda: ctypes.memmove(target, source, nbytes))
+            self._add(stream, lambda: ctypes.memmove(target, source, nbytes), kind=COPY)
 
     def memset_async(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self._check_range(address, nbytes)
-        self._add(stream, lambda: ctypes.memset(address, value, nbytes))
+        self._add(stream, lambda: ctypes.memset(address, value, nbytes), kind=FILL)
 
     def pointer_get_memory_type(self, address: int) -> int:
         self._check_range(address, 1)
@@ -381,6 +384,10 @@ class DeskCuda:
         self._executables[handle] = self._graphs[graph]
         return handle
 
+    def nodes(self, graph: int) -> list[int]:
+        """The kinds of a graph's nodes; events order others and are none."""
+        return [each.kind for each in self._graphs[graph] if each.kind is not None]
+
     def graph_destroy(self, graph: int) -> None:
         del self._graphs[graph]
 
@@ -440,11 +447,11 @@ class DeskCuda:
                 if self._owners[start] != found.device:
                     self._error(ILLEGAL_ADDRESS)
         self.launched.append(found.entry)
-        self._add(stream, lambda: _run(found, (gx, gy, gz, bx, by, bz), values))
+        self._add(stream, lambda: _run(found, (gx, gy, gz, bx, by, bz), values), kind=KERNEL)
 
     def enqueue(self, stream: int, run: Callable[[], object]) -> None:
         """What a library like cuDNN gives a stream."""
-        self._add(stream, run)
+        self._add(stream, run, kind=KERNEL)
 
     # What holds for all
 
@@ -477,11 +484,13 @@ class DeskCuda:
             capture.is_valid = False
         self._error(status)
 
-    def _add(self, handle: int, run: Callable[[], object], after: Sequence[Operation] = ()) -> Operation:
+    def _add(
+        self, handle: int, run: Callable[[], object], after: Sequence[Operation] = (), kind: int | None = None
+    ) -> Operation:
         stream = self._stream(handle)
         if stream.capture is not None and not stream.capture.is_valid:
             self._error(CAPTURE_INVALIDATED)
-        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after])
+        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after], kind=kind)
         stream.last = operation
         (self._pending if stream.capture is None else stream.capture.operations).append(operation)
         return operation

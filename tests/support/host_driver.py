@@ -30,13 +30,14 @@ from iosched.runtime.plan import View
 
 @dataclass(eq=False)
 class Operation:
-    """Something a stream does once all of `after` is done, with memory at `touches`."""
+    """Something a stream does once `after` is done, with memory at `touches`; a node if it is of a `kind`."""
 
     stream: Any
     run: Callable[[], object]
     after: list[Operation]
     done: bool = False
     touches: frozenset[int] = frozenset()
+    kind: int | None = None
 
 
 @dataclass(eq=False)
