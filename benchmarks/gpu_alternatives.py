@@ -228,6 +228,7 @@ class CaseRun:
             "kernels": {name: each.kernel_count for name, each in ours.items()},
             "nodes": {name: node_counts(each.executor.graphs) for name, each in ours.items()},
             "plans": dict(ours["sequential"].cudnn_plans),
+            "workspaces_nbytes": {p.key: p.workspace_nbytes for _, p in ours["sequential"].executor.cudnn_plans},
             "missing": self._missing,
             "notes": list(self._opened.backend.notes),
             "roofline_us": roofline_us(prepared.model, self._gpu.name, self._case.precision),

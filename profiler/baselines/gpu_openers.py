@@ -34,16 +34,25 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
 
         from iosched.profiler.baselines.torch_runs import open_way
     except ImportError as error:
-        raise DeviceError(f"{error.name} is not installed; install it with: pip install torch onnx2torch") from error
+        raise DeviceError(
+            f"{error.name} is not installed; install it with: pip install torch onnx2torch"
+            " (with [cuda12]: 'torch<2.15' from https://download.pytorch.org/whl/cu126)"
+        ) from error
     proto = onnx.load_from_string(write_model(setup.model.proto, setup.model.weights, None) or b"")
     try:
         network = convert(proto)
     except (NotImplementedError, RuntimeError, ValueError, KeyError) as error:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
     arrays = [setup.inputs[spec.name] for spec in setup.model.graph.inputs]
-    run = open_way(way, network, arrays, setup.precision)
+    with setup.driver.current():  # as PyTorch's, too
+        run = open_way(way, network, arrays, setup.precision)
     notes = (f"PyTorch used the faster image layout, {run.layout}.",)
-    return Candidate(run.time, notes=lambda: notes)
+
+    def time(repeats: int) -> tuple[float, ...]:
+        with setup.driver.current():
+            return run.time(repeats)
+
+    return Candidate(time, notes=lambda: notes)
 
 
 def open_on_gpu(setup: GpuSetup) -> Candidate:

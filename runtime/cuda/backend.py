@@ -33,7 +33,15 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.lowered_model import CALLER_SUFFIX, LoweredModel, is_supported
 from iosched.runtime.cuda.lower.lowering import Lowering, lower
-from iosched.runtime.cuda.lower.timed_choices import LayoutChoice, fused_by_choice, fused_everywhere, layout_by_choice
+from iosched.runtime.cuda.lower.timed_choices import (
+    LayoutChoice,
+    crash_notes,
+    fused_by_choice,
+    fused_everywhere,
+    fusion_keys,
+    layout_by_choice,
+    layout_key,
+)
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.runtime.cuda.part_timer import PartTimer
 from iosched.runtime.plan import PlanTask
@@ -160,18 +168,21 @@ class CudaBackend:
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._trials = PartTimer(driver, choose, self._lanes, self._sessions)
         preferred = layout or preferred_layout(precision.name, driver.gpu)
-        network = LoweredModel(model, precision, preferred, gpu=driver.gpu)
+        network = first = LoweredModel(model, precision, preferred, gpu=driver.gpu)
         self._layout = LayoutChoice(preferred)
         self._fused: Mapping[str, str] = {}
+        self._crashes: tuple[str, ...] = ()
         if choices is not None and layout is None:
             self._layout = layout_by_choice(network, choices, partial(self._interleaved_us, choices))
             network = network if self.layout is preferred else network.in_layout(self.layout)
         if choices is not None:
+            self._crashes = crash_notes(choices, [layout_key(first), *fusion_keys(network).values()])
             network, self._fused = self._fused_by(choices, network)
         self._network = network
 
     def _interleaved_us(self, choices: Choices, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
-        return self._trials.interleaved_us([self._fused_by(choices, network)[0] for network in networks])
+        key, fused = layout_key(networks[0]), [self._fused_by(choices, network)[0] for network in networks]
+        return self._trials.interleaved_us(fused, lambda network: choices.trying(key, network.layout.value))
 
     def _fused_by(self, choices: Choices, network: LoweredModel) -> tuple[LoweredModel, Mapping[str, str]]:
         return fused_by_choice(network, choices, self._trials.alone_us, self._trials.prepare)
@@ -179,7 +190,7 @@ class CudaBackend:
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user about layout and cuDNN plans."""
-        return *self._layout.notes, *self._choose.notes
+        return *self._layout.notes, *self._crashes, *self._choose.notes
 
     @property
     def layout(self) -> Layout:

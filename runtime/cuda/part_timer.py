@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
@@ -28,6 +28,9 @@ from iosched.scheduler.schedule import Stage, Strategy
 _RANDOM_BLOCK = 1 << 16
 _RUNS, _COPIES = 8, 24
 _ROUNDS, _LAUNCHES = 15, 4
+
+
+Trying = Callable[[LoweredModel], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,25 +72,31 @@ class PartTimer:
         except (DeviceError, ExecutionError):  # not a candidate
             return math.inf
 
-    def interleaved_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+    def interleaved_us(self, networks: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
         """Microseconds of the sequential model in each network, one sample from each interleaved round.
 
         Without memory for all networks at once, each is timed alone; failed networks are infinite.
+
+        Args:
+            trying: context for the first run of a network, which may end the process.
         """
         try:
-            return self._rounds_us(networks)
+            return self._rounds_us(networks, trying)
         except (DeviceError, ExecutionError):
-            return [self._rounds_alone_us(network) for network in networks]
+            return [self._rounds_alone_us(network, trying) for network in networks]
 
-    def _rounds_alone_us(self, network: LoweredModel) -> Sequence[float]:
+    def _rounds_alone_us(self, network: LoweredModel, trying: Trying) -> Sequence[float]:
         try:
-            return self._rounds_us([network])[0]
+            return self._rounds_us([network], trying)[0]
         except (DeviceError, ExecutionError):
             return [math.inf] * _ROUNDS
 
-    def _rounds_us(self, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+    def _rounds_us(self, networks: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
         with ExitStack() as opened:
-            ready = [opened.enter_context(closing(self._whole(network))) for network in networks]
+            ready = []
+            for network in networks:
+                with trying(network):
+                    ready.append(opened.enter_context(closing(self._whole(network))))
             rounds = [[_pipelined_us(executor) for executor in ready] for _ in range(_ROUNDS)]
         return list(zip(*rounds, strict=True))
 

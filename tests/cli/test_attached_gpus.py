@@ -12,6 +12,7 @@ import standin_driver
 from host_cuda import needs_compiler
 
 from iosched.profiler.devices.cuda import facts as cuda_facts
+from iosched.profiler.devices.cuda.facts import usable_names
 from iosched.runtime.cuda.gpu import extras
 from iosched.runtime.cuda.gpu.extras import EXTRAS
 
@@ -104,6 +105,41 @@ def test_with_packages_of_cuda_12_a_v100_can_be_used(invoke, monkeypatch: pytest
     assert (facts["extra"], facts["missing_packages"], facts["problems"]) == ("cuda12", [], [])
     assert facts["usable"]
     assert "pip install '.[cuda" not in text
+
+
+@pytest.mark.parametrize(
+    ("capability", "cudnn", "cudnn_cuda", "words"),
+    [
+        ((7, 0), 92600, 13040, "cuDNN 9.26.0 is for CUDA 13, but CuPy is for CUDA 12"),
+        ((9, 0), 92600, 13040, "run pip uninstall nvidia-cudnn-cu13, then pip install"),
+        ((7, 0), 91100, 12090, "cuDNN 9.11.0 has no code for GPU 0 (compute capability 7.0)"),
+    ],
+)
+def test_another_cudnn_in_the_same_files_is_refused(
+    invoke,
+    complains,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    cudnn: int,
+    cudnn_cuda: int,
+    words: str,
+) -> None:
+    standin_driver.install(monkeypatch, f"{V100}:70")
+    fake_cupy.install(monkeypatch, capabilities=(capability,), version=12090, cudnn=cudnn, cudnn_cuda=cudnn_cuda)
+    installed(monkeypatch, *EXTRAS[1].packages)
+    package = "'nvidia-cudnn-cu12>=9.10,<9.11'"
+    complains(invoke("optimize", model, "--device", "cuda"), 3, words, package)
+    facts, text = shown(invoke)
+    assert not facts["usable"]
+    assert words in text
+    findings = json.loads(invoke("doctor", "--json").stdout)["findings"]
+    assert any(words in each["what"] and package in each["what"] for each in findings)
+
+
+def test_a_new_cudnn_runs_on_newer_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cupy.install(monkeypatch, capabilities=((7, 5), (9, 0)), version=12090, cudnn=92600)
+    assert usable_names() == ("GPU 0", "GPU 1")
 
 
 def test_what_has_all_packages_and_cannot_be_used_is_explained_by_devices(

@@ -11,6 +11,7 @@ import gc
 import importlib
 import random
 import re
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ CAPTURE_UNMATCHED = 903
 CAPTURE_UNJOINED = 904
 CAPTURE_ISOLATION = 905
 CAPTURED_EVENT = 907
+
+KERNEL, COPY, FILL = range(3)
+"""Kinds of nodes."""
 
 _DISABLE_TIMING = 2
 _RELAXED = 2
@@ -71,6 +75,7 @@ class Capture:
 
 @dataclass(eq=False)
 class Stream:
+    device: int = 0
     last: Operation | None = None
     capture: Capture | None = None
 
@@ -78,6 +83,7 @@ class Stream:
 @dataclass(eq=False)
 class Event:
     has_timing: bool
+    device: int
     recorded: Operation | None = None
     capture: Capture | None = None
 
@@ -87,6 +93,7 @@ class Function:
     source: str
     entry: str
     parameters: tuple[int, ...]
+    device: int
 
 
 class DeskCuda:
@@ -105,6 +112,7 @@ class DeskCuda:
     def __init__(self, seed: int = 0) -> None:
         self.sources: dict[bytes, str] = {}
         self._handles = count(0x10000, 16)
+        self._owners: dict[int, int] = {}
         self.reset(seed)
 
     def reset(self, seed: int = 0) -> None:
@@ -118,14 +126,15 @@ class DeskCuda:
         self.calls: list[str] = []
         self.launched: list[str] = []
         self.sticky: int | None = None
+        self._thread = threading.local()
         self._failures: dict[str, list[int]] = {}
-        self._stickies: set[int] = {ILLEGAL_ADDRESS, 46, 719, 214}
+        self._stickies: set[int] = {ILLEGAL_ADDRESS, 719, 214}
         self._pending: list[Operation] = []
         self._streams = {**getattr(self, "_streams", {}), 0: Stream()}
         self._events = getattr(self, "_events", {})
         self._graphs: dict[int, list[Operation]] = getattr(self, "_graphs", {})
         self._executables: dict[int, list[Operation]] = getattr(self, "_executables", {})
-        self._modules: dict[int, tuple[bytes, str]] = getattr(self, "_modules", {})
+        self._modules: dict[int, tuple[bytes, str, int]] = getattr(self, "_modules", {})
         self._functions: dict[int, Function] = getattr(self, "_functions", {})
         self._memory: dict[int, np.ndarray] = getattr(self, "_memory", {})
         for stream in self._streams.values():
@@ -141,7 +150,8 @@ class DeskCuda:
 
     def check(self, name: str) -> None:
         """What comes before each call."""
-        self.calls.append(name)
+        if name not in ("getDevice", "setDevice"):
+            self.calls.append(name)
         if name in ("getDevice", "driverGetVersion", "runtimeGetVersion"):
             return
         if self.sticky is not None:
@@ -162,14 +172,19 @@ class DeskCuda:
         return self.count
 
     def get_device(self) -> int:
-        return 0
+        """The current one of the thread."""
+        return getattr(self._thread, "device", 0)
 
     def set_device(self, index: int) -> None:
+        self._check_device(index)
+        self._thread.device = index
+
+    def _check_device(self, index: int) -> None:
         if not 0 <= index < self.count:
             self._error(INVALID_DEVICE)
 
     def get_device_properties(self, index: int) -> dict[str, Any]:
-        self.set_device(index)
+        self._check_device(index)
         return {
             "name": b"NVIDIA Desk",
             "major": self.gpu.capability // 10,
@@ -180,11 +195,11 @@ class DeskCuda:
         }
 
     def device_get_attribute(self, attribute: int, index: int) -> int:
-        self.set_device(index)
+        self._check_device(index)
         return {75: self.gpu.capability // 10, 76: self.gpu.capability % 10}.get(attribute, 0)
 
     def device_get_pci_bus_id(self, index: int) -> str:
-        self.set_device(index)
+        self._check_device(index)
         return "0000:0D:00.0"
 
     def driver_get_version(self) -> int:
@@ -211,19 +226,19 @@ class DeskCuda:
             self._error(OUT_OF_MEMORY)
         array = np.full(nbytes + 256, 0xFF, np.uint8)
         address = int(array.ctypes.data + -array.ctypes.data % 256)
-        self._memory[address] = array
+        self._memory[address], self._owners[address] = array, self.get_device()
         return address
 
     def free(self, address: int) -> None:
         self._unsafe(relaxed=True)
         self._run_pending()
-        del self._memory[address]
+        del self._memory[address], self._owners[address]
 
     def memcpy_async(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         if kind == 1:
             self._check_range(target, nbytes)
             data = ctypes.string_at(source, nbytes)  # from pageable memory: CUDA has staged it when it returns
-            self._add(stream, lambda: ctypes.memmove(target, data, nbytes))
+            self._add(stream, lambda: ctypes.memmove(target, data, nbytes), kind=COPY)
         elif kind == 2:
             self._check_range(source, nbytes)
             self._add(stream, lambda: ctypes.memmove(target, source, nbytes))
@@ -232,11 +247,11 @@ class DeskCuda:
         else:
             self._check_range(target, nbytes)
             self._check_range(source, nbytes)
-            self._add(stream, lambda: ctypes.memmove(target, source, nbytes))
+            self._add(stream, lambda: ctypes.memmove(target, source, nbytes), kind=COPY)
 
     def memset_async(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self._check_range(address, nbytes)
-        self._add(stream, lambda: ctypes.memset(address, value, nbytes))
+        self._add(stream, lambda: ctypes.memset(address, value, nbytes), kind=FILL)
 
     def pointer_get_memory_type(self, address: int) -> int:
         self._check_range(address, 1)
@@ -244,23 +259,25 @@ class DeskCuda:
 
     def pointer_get_attributes(self, address: int) -> Any:
         runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
-        self._check_range(address, 1)
-        return runtime.PointerAttributes(0, address, 0, 2)
+        start = self._check_range(address, 1)
+        return runtime.PointerAttributes(self._owners[start], address, 0, 2)
 
-    def _check_range(self, address: int, nbytes: int) -> None:
+    def _check_range(self, address: int, nbytes: int) -> int:
+        """Where the allocation starts that holds these bytes."""
         if not nbytes:
-            return
+            return address
         starts = sorted(self._memory)
         place = bisect_right(starts, address) - 1
         inside = place >= 0 and address + nbytes <= starts[place] + self._memory[starts[place]].nbytes - 256 + 1
         if not inside:
             self._error(ILLEGAL_ADDRESS)
+        return starts[place]
 
     # Streams and events
 
     def stream_create_with_priority(self, flags: int, priority: int) -> int:
         handle = next(self._handles)
-        self._streams[handle] = Stream()
+        self._streams[handle] = Stream(self.get_device())
         return handle
 
     def stream_destroy(self, handle: int) -> None:
@@ -297,7 +314,7 @@ class DeskCuda:
 
     def event_create_with_flags(self, flags: int) -> int:
         handle = next(self._handles)
-        self._events[handle] = Event(has_timing=not flags & _DISABLE_TIMING)
+        self._events[handle] = Event(not flags & _DISABLE_TIMING, self.get_device())
         return handle
 
     def event_destroy(self, handle: int) -> None:
@@ -305,6 +322,8 @@ class DeskCuda:
 
     def event_record(self, handle: int, stream: int) -> None:
         event = self._event(handle)
+        if event.device != self.device_of(stream):
+            self._error(INVALID_HANDLE)
         event.recorded, event.capture = self._add(stream, lambda: None), self._stream(stream).capture
 
     def event_synchronize(self, handle: int) -> None:
@@ -322,7 +341,7 @@ class DeskCuda:
         start, end = self._event(start_handle), self._event(end_handle)
         if not (start.has_timing and end.has_timing) or start.recorded is None or end.recorded is None:
             self._error(INVALID_HANDLE)
-        if start.capture is not None or end.capture is not None:
+        if start.device != end.device or start.capture is not None or end.capture is not None:
             self._error(INVALID_HANDLE)
         assert start.recorded
         assert end.recorded
@@ -365,6 +384,10 @@ class DeskCuda:
         self._executables[handle] = self._graphs[graph]
         return handle
 
+    def nodes(self, graph: int) -> list[int]:
+        """The kinds of a graph's nodes; events order others and are none."""
+        return [each.kind for each in self._graphs[graph] if each.kind is not None]
+
     def graph_destroy(self, graph: int) -> None:
         del self._graphs[graph]
 
@@ -387,18 +410,18 @@ class DeskCuda:
 
     def module_load_data(self, image: bytes) -> int:
         handle = next(self._handles)
-        self._modules[handle] = (image, self.sources[image])
+        self._modules[handle] = (image, self.sources[image], self.get_device())
         return handle
 
     def module_unload(self, handle: int) -> None:
         del self._modules[handle]
 
     def module_get_function(self, module: int, name: str) -> int:
-        image, source = self._modules[module]
+        image, source, device = self._modules[module]
         if name.encode() not in image:
             self._error(NOT_FOUND)
         handle = next(self._handles)
-        self._functions[handle] = Function(source, name, tuple(_parameters(source, name)))
+        self._functions[handle] = Function(source, name, tuple(_parameters(source, name)), device)
         host_cuda.compiled(source, name)
         return handle
 
@@ -411,6 +434,8 @@ class DeskCuda:
         if shared_nbytes > _SHARED_NBYTES or extra:
             self._error(INVALID_VALUE)
         found = self._functions[function]
+        if not self.get_device() == found.device == self.device_of(stream):
+            self._error(INVALID_HANDLE)
         addresses = (ctypes.c_void_p * len(found.parameters)).from_address(parameters)
         values = [
             ctypes.create_string_buffer(ctypes.string_at(at or 0, size % 64), size % 64)
@@ -418,15 +443,21 @@ class DeskCuda:
         ]
         for value, size in zip(values, found.parameters, strict=True):
             if size == _POINTER:
-                self._check_range(int.from_bytes(value.raw, "little"), 1)
+                start = self._check_range(int.from_bytes(value.raw, "little"), 1)
+                if self._owners[start] != found.device:
+                    self._error(ILLEGAL_ADDRESS)
         self.launched.append(found.entry)
-        self._add(stream, lambda: _run(found, (gx, gy, gz, bx, by, bz), values))
+        self._add(stream, lambda: _run(found, (gx, gy, gz, bx, by, bz), values), kind=KERNEL)
 
     def enqueue(self, stream: int, run: Callable[[], object]) -> None:
         """What a library like cuDNN gives a stream."""
-        self._add(stream, run)
+        self._add(stream, run, kind=KERNEL)
 
     # What holds for all
+
+    def device_of(self, stream: int) -> int:
+        """The GPU of a stream; the default stream is of the current one."""
+        return self._stream(stream).device if stream else self.get_device()
 
     def _stream(self, handle: int) -> Stream:
         if handle not in self._streams:
@@ -453,11 +484,13 @@ class DeskCuda:
             capture.is_valid = False
         self._error(status)
 
-    def _add(self, handle: int, run: Callable[[], object], after: Sequence[Operation] = ()) -> Operation:
+    def _add(
+        self, handle: int, run: Callable[[], object], after: Sequence[Operation] = (), kind: int | None = None
+    ) -> Operation:
         stream = self._stream(handle)
         if stream.capture is not None and not stream.capture.is_valid:
             self._error(CAPTURE_INVALIDATED)
-        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after])
+        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after], kind=kind)
         stream.last = operation
         (self._pending if stream.capture is None else stream.capture.operations).append(operation)
         return operation

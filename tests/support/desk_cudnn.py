@@ -46,39 +46,51 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
 
     device = described(name)
     handles: list[Any] = []
-    serialized: dict[bytes, list[Any]] = {}
+    serialized: dict[bytes, DeskGraph] = {}
 
     def create_handle() -> Any:
-        handles.append(cudnn.Handle(0x1000 + len(handles), 0, 0))
+        handles.append(cudnn.Handle(0x1000 + len(handles), desk.get_device(), 0))
         return handles[-1]
 
     def set_stream(handle: Any, stream: int) -> None:
         assert isinstance(handle, cudnn.Handle)
         assert type(stream) is int
+        assert_current(handle, stream)
         handle.stream = stream
+
+    def assert_current(handle: Any, stream: int) -> None:
+        assert handle in handles
+        assert handle._ordinal == desk.get_device() == desk.device_of(stream), "another GPU than the current one"
 
     class DeskGraph(cudnn.pygraph):  # type: ignore[misc]
         """A graph for the described GPU instead of the one of the handle."""
 
+        rounds = True
+        """Whether tensor cores are allowed, which round the factors of float32 to tf32."""
+
         def __init__(self, *, handle: Any = None, **common: Any) -> None:
             if handle is not None:
-                assert handle in handles
+                assert_current(handle, handle.stream)
                 common["device_property"] = cudnn.create_device_properties(device.properties)
                 common["sm_version"] = device.sm_version
             super().__init__(**common)
 
+        def deselect_numeric_notes(self, notes: list[Any]) -> Any:
+            self.rounds = cudnn.numerical_note.TENSOR_CORE not in notes
+            return super().deselect_numeric_notes(notes)
+
         def serialize(self) -> Any:
             content = super().serialize()
-            serialized[bytes(content)] = self._nodes
+            serialized[bytes(content)] = self
             return content
 
         def deserialize(self, handle: Any, content: Any) -> None:
             """Really loads; what the plan computes is known of those that this process has serialized."""
-            assert handle in handles
+            assert_current(handle, handle.stream)
             if bytes(content) not in serialized:
                 raise RuntimeError("what this plan computes is not known on the desk")
             super().deserialize(content)
-            self.loaded_nodes = serialized[bytes(content)]
+            self.loaded_nodes, self.rounds = serialized[bytes(content)]._nodes, serialized[bytes(content)].rounds
             try:
                 _warm_up(desk, handle.stream)
             except CudaStatusError as error:
@@ -89,7 +101,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
                 desk.check("cudnnBackendExecute")
             except CudaStatusError as error:
                 raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED ({error.status})") from None
-            assert handle in handles
+            assert_current(handle, handle.stream)
             pack, workspace_address = self._native_var_pack(self._uid_to_data(tensors), workspace)
             assert all(address % 16 == 0 for address in pack.values()), "an address that cuDNN refuses"
             loaded = self.__dict__.get("loaded_nodes")
@@ -104,12 +116,12 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100")
                 desk._check_range(address, arrays[uid].itemsize)
 
             def run() -> None:
-                if nbytes:
-                    ctypes.memset(workspace_address, 0xFF, nbytes)
                 with np.errstate(all="ignore"):
-                    _evaluate(nodes, arrays)
+                    _evaluate(nodes, arrays, rounds=self.rounds)
 
             desk.launched.append("cudnn")
+            if nbytes:  # a kernel of cuDNN's own, as for tables and slices
+                desk.enqueue(handle.stream, lambda: ctypes.memset(workspace_address, 0xFF, nbytes))
             desk.enqueue(handle.stream, run)
 
     monkeypatch.setattr(cudnn, "create_handle", create_handle)
@@ -140,7 +152,7 @@ def _array(address: int, tensor: Any) -> np.ndarray:
     return np.ndarray(tensor.dim, dtype, data, 0, [stride * dtype.itemsize for stride in tensor.stride])
 
 
-def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
+def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray], *, rounds: bool) -> None:
     known: dict[int, np.ndarray] = {}
 
     def value(tensor: Any) -> np.ndarray:
@@ -150,10 +162,17 @@ def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
     for node in nodes:
         inputs = [value(tensor) for tensor in node.inputs.values()]
         (output,) = node.outputs.values()
+        if rounds and node.node_type.name in ("CONV_FPROP", "MATMUL"):
+            inputs = [_as_tf32(each) for each in inputs]
         result = _COMPUTES[node.node_type.name](node.params, *inputs)
         known[id(output)] = result
         if output.uid in arrays and not output.is_virtual:
             arrays[output.uid][...] = result
+
+
+def _as_tf32(factor: np.ndarray) -> np.ndarray:
+    """Rounded to ten bits behind the leading one, as halves have anyway."""
+    return np.asarray((factor.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32))
 
 
 def _convolution(parameters: Mapping[str, Any], image: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -84,17 +84,44 @@ def install() -> DeskCuda:
     if not _kept:
         assert missing() is None
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # or sources that were compiled before are not seen
-        _kept.append(_compiled(_LIBCUDA.read_text(), "-Wl,-soname,libcuda.so.1"))  # found by its name from now on
+        libcuda = _compiled(_LIBCUDA.read_text() + _GRAPHS, "-Wl,-soname,libcuda.so.1")  # found by its name from now on
         runtime, driver = (importlib.import_module(name) for name in _ERRORS)
         desk = DeskCuda()
-        _kept.insert(0, desk)
+        _kept.extend((desk, libcuda, *_answer_about_graphs(libcuda, desk)))
         for module in (runtime, driver):
             _replace(module, desk, getattr(module, _ERRORS[module.__name__]))
+        desk.count = 2  # for which CuPy makes room in its pool of memory, and this thread's streams
+        importlib.import_module("cupy").cuda.alloc(1)
+        desk.count = 0
         compiler = importlib.import_module("cupy.cuda.compiler")
         program = compiler._NVRTCProgram
         program.compile = _remembering(program.compile, desk)
     found: DeskCuda = _kept[0]
     return found
+
+
+_GRAPHS = """
+static int (*nodes_of)(void *, void **, size_t *);
+void desk_graphs(void *function) { nodes_of = function; }
+int cuGraphGetNodes(void *graph, void **nodes, size_t *count) { return nodes_of(graph, nodes, count); }
+int cuGraphNodeGetType(void *node, int *kind) { *kind = (int)(intptr_t)node - 1; return 0; }
+"""
+
+
+def _answer_about_graphs(libcuda: ctypes.PyDLL, desk: DeskCuda) -> tuple[Any, ...]:
+    """Nodes are their kinds, from one on; returns what has to stay alive."""
+    pointer = ctypes.POINTER
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, pointer(ctypes.c_void_p), pointer(ctypes.c_size_t))
+    def nodes_of(graph: int, nodes: Any, count: Any) -> int:
+        found = desk.nodes(graph)
+        count[0] = len(found)
+        for number, kind in enumerate(found if nodes else ()):
+            nodes[number] = kind + 1
+        return 0
+
+    libcuda.desk_graphs(nodes_of)
+    return (nodes_of,)
 
 
 def _remembering(compile_program: Callable[..., Any], desk: DeskCuda) -> Callable[..., Any]:
@@ -205,3 +232,11 @@ def one_gpu() -> Iterator[DeskCuda]:
     cupy.clear_memo()  # of what the last GPU could compile
     yield found
     found.reset()
+
+
+@contextmanager
+def two_gpus() -> Iterator[DeskCuda]:
+    """The desk with two of them."""
+    with one_gpu() as found:
+        found.count = 2
+        yield found

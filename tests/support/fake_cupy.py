@@ -9,6 +9,8 @@ from typing import NoReturn
 
 import pytest
 
+from iosched.profiler.devices.cuda import attached
+
 
 class CUDARuntimeError(RuntimeError):
     """As CuPy makes them."""
@@ -25,6 +27,8 @@ def install(
     driver: int = 13000,
     version: int = 13000,
     capabilities: tuple[tuple[int, int], ...] = ((9, 0),),
+    cudnn: int = 91002,
+    cudnn_cuda: int | None = None,
 ) -> None:
     """Makes this module's CuPy the one that is imported, and a cuDNN that is there.
 
@@ -33,6 +37,8 @@ def install(
         driver: CUDA that the driver supports, as CUDA numbers it.
         version: of CUDA that it was built for.
         capabilities: of the GPUs, which are called "GPU 0" and so on.
+        cudnn: its version.
+        cudnn_cuda: the CUDA that it was built for; by default CuPy's.
     """
 
     def count() -> int:
@@ -46,6 +52,7 @@ def install(
         return {"name": f"GPU {index}".encode(), **said}
 
     runtime = SimpleNamespace(
+        getDevice=lambda: 0,
         getDeviceCount=count,
         getDeviceProperties=properties,
         driverGetVersion=lambda: driver,
@@ -60,7 +67,8 @@ def install(
         Device=lambda index: SimpleNamespace(use=lambda: None),
     )
     _put(monkeypatch, "cupy", SimpleNamespace(__version__="14.0", cuda=cuda))
-    _put(monkeypatch, "cudnn", SimpleNamespace(backend_version=lambda: 91900))
+    _put(monkeypatch, "cudnn", SimpleNamespace(backend_version=lambda: cudnn))
+    monkeypatch.setattr(attached, "cudnn_cuda", lambda: cudnn_cuda or version)
 
 
 def remove(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,11 @@ def attached() -> AttachedGpu | str:
         import desk_cudnn
         import desk_cupy
 
-        if reason := desk_cupy.missing() or desk_cudnn.missing():
+        if reason := desk_cupy.missing():
             return reason
-        desk = desk_cupy.install()
+        desk = desk_cupy.install()  # with a driver that cuDNN asks for
+        if reason := desk_cudnn.missing():
+            return reason
         desk.count = 1
         desk_cudnn.install(pytest.MonkeyPatch(), desk)
     elif importlib.import_module("desk_cupy").is_installed():

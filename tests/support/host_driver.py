@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import finalize
@@ -13,7 +14,7 @@ from weakref import finalize
 import host_cuda
 import numpy as np
 
-from iosched.models.errors import ExecutionError
+from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
     CudnnPlanCandidate,
@@ -29,13 +30,14 @@ from iosched.runtime.plan import View
 
 @dataclass(eq=False)
 class Operation:
-    """Something a stream does once all of `after` is done, with memory at `touches`."""
+    """Something a stream does once `after` is done, with memory at `touches`; a node if it is of a `kind`."""
 
     stream: Any
     run: Callable[[], object]
     after: list[Operation]
     done: bool = False
     touches: frozenset[int] = frozenset()
+    kind: int | None = None
 
 
 @dataclass(eq=False)
@@ -106,6 +108,9 @@ class HostDriver:
         self.launches: list[str] = []
         self.prepared: set[str] = set()
         self.graph_launches = 0
+
+    def current(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def allocate(self, nbytes: int) -> HostMemory:
         array = np.full(nbytes + 256, 0xFF, np.uint8)
@@ -292,12 +297,24 @@ class Kept:
 
     known: dict[str, str] = field(default_factory=dict)
     times: bool = True
+    crashed: set[tuple[str, str]] = field(default_factory=set)
 
     def choice(self, key: str) -> str | None:
         return self.known.get(key)
 
     def choose(self, key: str, value: str) -> str:
         return self.known.setdefault(key, value)
+
+    def fatal(self, key: str) -> frozenset[str]:
+        return frozenset(name for of, name in self.crashed if of == key)
+
+    @contextmanager
+    def trying(self, key: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except DeviceLostError:
+            self.crashed.add((key, name))
+            raise
 
 
 class HostChoice:

@@ -14,7 +14,7 @@ from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCud
 from iosched.profiler.devices.open_settings import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
+from iosched.runtime.cuda.cudnn.cudnn_graph import cudnn_cuda, load_cudnn
 from iosched.runtime.cuda.cudnn.fastest import CudnnHandles, CudnnPlanStore, FastestCudnnPlans
 from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
 from iosched.runtime.cuda.gpu.driver import Driver
@@ -93,7 +93,7 @@ class AttachedGpu:
 
     @cached_property
     def _handles(self) -> CudnnHandles:
-        return CudnnHandles()
+        return CudnnHandles(self.driver)
 
     def key(self, precision: str) -> str:
         """The key of this GPU in the database, with everything but the stage that affects a latency.
@@ -120,14 +120,46 @@ def attach(index: int = 0) -> AttachedGpu:
     """
     driver = CupyDriver(index)
     facts = driver.facts()
-    check_capability(facts)
-    versions = {**facts.versions, "cudnn": str(load_cudnn().backend_version())}
+    versions = {**facts.versions, "cudnn": check_gpu(facts)}
     where = facts.pci_bus_id
     return AttachedGpu(index, facts.name, versions, driver, nvml_clock(where), nvml_memory_nbytes(where))
 
 
-def check_capability(facts: GpuFacts) -> None:
-    """Raises a DeviceError for a GPU that is too old for the CUDA of CuPy."""
+_NEW_CUDNN, _NEW_CUDNN_CAPABILITY = 91100, 75
+"""From this version on, most of cuDNN's libraries have no code for older GPUs, though it builds plans for them."""
+
+_CUDNN_PACKAGES = {12: "'nvidia-cudnn-cu12>=9.10,<9.11'"}
+
+
+def check_gpu(facts: GpuFacts) -> str:
+    """Checks that CuPy and cuDNN support the GPU, and returns cuDNN's version number.
+
+    Raises:
+        DeviceError: the GPU is too old, or cuDNN is missing, too new for the GPU, or for another CUDA than CuPy.
+    """
+    _check_capability(facts)
+    version, cuda = int(load_cudnn().backend_version()), int(facts.versions["cuda"]) // 1000
+    built_for = (cudnn_cuda() or 1000 * cuda) // 1000
+    install = f"pip install --force-reinstall --no-deps {_CUDNN_PACKAGES.get(cuda, f'nvidia-cudnn-cu{cuda}')}"
+    if built_for != cuda:
+        raise DeviceError(
+            f"cuDNN {cudnn_text(version)} is for CUDA {built_for}, but CuPy is for CUDA {cuda}: another package"
+            f" replaced it, perhaps PyTorch; run pip uninstall nvidia-cudnn-cu{built_for}, then {install}"
+        )
+    if facts.gpu.capability < _NEW_CUDNN_CAPABILITY and version >= _NEW_CUDNN:
+        raise DeviceError(
+            f"cuDNN {cudnn_text(version)} has no code for {facts.name} (compute capability"
+            f" {facts.gpu.capability / 10}); run {install}"
+        )
+    return str(version)
+
+
+def cudnn_text(version: int) -> str:
+    """cuDNN 9 numbers 9.19.0 as 91900."""
+    return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
+
+
+def _check_capability(facts: GpuFacts) -> None:
     capability, extra = facts.gpu.capability, extra_with(int(facts.versions["cuda"])) or EXTRAS[0]
     if capability < extra.least_capability:
         other = extra_for(int(facts.versions["driver"]), [capability])

@@ -73,9 +73,16 @@ def _found(pci_bus_id: str) -> tuple[Any, Any] | None:
         return None
 
 
+def _reasons(nvml: Any, gpu: Any) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+    except nvml.NVMLError:  # drivers before 535 have it under another name
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+
+
 def _read(nvml: Any, gpu: Any) -> GpuClock | None:
     try:
-        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+        reasons = _reasons(nvml, gpu)
         return GpuClock(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
             memory_mhz=nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),

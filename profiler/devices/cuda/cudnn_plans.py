@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from iosched.models.errors import DeviceLostError
@@ -53,6 +53,7 @@ class StoredCudnnPlans:
     database: ProfileDatabase
     device: str
     times: bool = True
+    _trials: list[tuple[str, str]] = field(default_factory=list)
 
     def choice(self, key: str) -> str | None:
         """See `CudnnPlanStore`."""
@@ -77,6 +78,9 @@ class StoredCudnnPlans:
     @contextmanager
     def trying(self, key: str, name: str) -> Iterator[None]:
         """See `CudnnPlanStore`."""
+        for outer in self._trials[-1:]:
+            self.database.end_cudnn_trial(*outer, self.device, fatal=False)
+        self._trials.append((key, name))
         self.database.begin_cudnn_trial(key, name, self.device)
         fatal = False
         try:
@@ -86,3 +90,6 @@ class StoredCudnnPlans:
             raise
         finally:
             self.database.end_cudnn_trial(key, name, self.device, fatal=fatal)
+            self._trials.pop()
+            for outer in self._trials[-1:] if not fatal else ():
+                self.database.begin_cudnn_trial(*outer, self.device)

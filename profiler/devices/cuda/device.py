@@ -16,7 +16,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, cudnn_text, layout_of
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
 from iosched.profiler.devices.cuda.gpu_checks import cuda_checks
@@ -365,7 +365,7 @@ def about(gpu: AttachedGpu) -> dict[str, str]:
     named = {"cuda_driver": "driver", "cuda": "cuda"}
     versions = {name: _cuda(found.pop(key)) for name, key in named.items() if key in found}
     if "cudnn" in found:
-        found["cudnn"] = _cudnn(found["cudnn"])
+        found["cudnn"] = cudnn_text(int(found["cudnn"]))
     capability = "{}.{}".format(*divmod(gpu.driver.gpu.capability, 10))
     return {"capability": capability, **_driver(), **versions, **found, **installed(_PACKAGES)}
 
@@ -380,11 +380,6 @@ def _driver() -> dict[str, str]:
 def _cuda(number: str) -> str:
     """CUDA numbers 13.0 as 13000."""
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}"
-
-
-def _cudnn(number: str) -> str:
-    """cuDNN 9 numbers 9.19.0 as 91900."""
-    return f"{int(number) // 10_000}.{int(number) // 100 % 100}.{int(number) % 100}"
 
 
 RUNS = 5

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from iosched.models.errors import DeviceError, IoschedError
-from iosched.profiler.devices.cuda.attached import check_capability
+from iosched.profiler.devices.cuda.attached import check_gpu
 from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
 from iosched.profiler.devices.gpus import spec_of
-from iosched.runtime.cuda.cudnn.cudnn_graph import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.extras import (
     EXTRAS,
@@ -189,12 +188,11 @@ def probe() -> GpuProbe:
         for index in range(driver.count):
             facts = driver.facts(index)
             try:
-                check_capability(facts)
+                check_gpu(facts)
                 names.append(facts.name)
             except DeviceError as error:
                 names.append("")
                 problems.append(f"GPU {index}: {error}")
-        load_cudnn()
     except IoschedError as error:
         return GpuProbe(("",) * len(names), (*problems, str(error)))
     return GpuProbe(tuple(names), tuple(problems), _remarks())

@@ -7,6 +7,7 @@ a stage in which another plan is faster has its own choice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -146,4 +147,15 @@ class Choices(Protocol):
 
     def choose(self, key: str, value: str) -> str:
         """Stores a choice; one that another process stored first is kept and returned."""
+        ...
+
+    def fatal(self, key: str) -> frozenset[str]:
+        """Names of candidates that crashed the GPU or the process."""
+        ...
+
+    def trying(self, key: str, name: str) -> AbstractContextManager[None]:
+        """Context for building, loading or first running a candidate: if that ends the process or GPU, it is `fatal`.
+
+        In nested contexts, only the innermost candidate is.
+        """
         ...

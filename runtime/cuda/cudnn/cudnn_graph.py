@@ -10,6 +10,7 @@ Developer notes:
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,6 +87,22 @@ def load_cudnn() -> ModuleType:
     except (RuntimeError, OSError, AttributeError) as error:
         raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {how_to_install()}") from error
     return cudnn  # type: ignore[no-any-return]
+
+
+_LIBRARY = "libcudnn.so.9"
+
+
+def cudnn_cuda() -> int | None:
+    """The CUDA version that cuDNN was built for (12040 is 12.4); None if it cannot be asked.
+
+    Raises:
+        DeviceError: cuDNN is not installed.
+    """
+    load_cudnn()
+    try:
+        return int(ctypes.CDLL(_LIBRARY).cudnnGetCudartVersion())  # the frontend has loaded it
+    except (OSError, AttributeError):
+        return None
 
 
 ALIGNMENT_NBYTES = 16

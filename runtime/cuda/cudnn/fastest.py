@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -68,14 +67,6 @@ class CudnnPlanStore(Choices, Protocol):
         """Stores a serialized plan."""
         ...
 
-    def fatal(self, key: str) -> frozenset[str]:
-        """Names of plans that crashed the GPU or the process."""
-        ...
-
-    def trying(self, key: str, name: str) -> AbstractContextManager[None]:
-        """Context for building, loading or first running a plan: if that ends the process or GPU, it is `fatal`."""
-        ...
-
 
 @dataclass(frozen=True, eq=False)
 class _PlanCase:
@@ -98,7 +89,7 @@ class FastestCudnnPlans:
         self._store = store
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
-        self._handles = handles or CudnnHandles()
+        self._handles = handles or CudnnHandles(driver)
         self._candidates: dict[str, tuple[CudnnPlanCandidate, ...]] = {}
         self._plans: dict[tuple[str, str], BuiltCudnnPlan] = {}
         self._stages: dict[str, CudnnPlanNames] = {}
@@ -130,10 +121,11 @@ class FastestCudnnPlans:
             DeviceError: cuDNN offers no plan, or none that runs.
         """
         case = _PlanCase(cudnn_plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
-        if case.key not in self._candidates:
-            self._candidates[case.key] = self._ranked(case)
-        candidates = self._candidates[case.key]
-        plan = self._plan(case, names.get(case.key, candidates[0].name))
+        with self._driver.current():
+            if case.key not in self._candidates:
+                self._candidates[case.key] = self._ranked(case)
+            candidates = self._candidates[case.key]
+            plan = self._plan(case, names.get(case.key, candidates[0].name))
         return RunningCudnnPlan(case.key, plan, candidates, self._handles)
 
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
@@ -244,9 +236,9 @@ class FastestCudnnPlans:
 class CudnnHandles:
     """One cuDNN handle for each stream; each takes GPU memory, so there should be few streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver) -> None:
         """Raises DeviceError if cuDNN is not installed."""
-        self._cudnn = load_cudnn()
+        self.driver, self._cudnn = driver, load_cudnn()
         self._of: dict[int, tuple[Any, Any]] = {}
 
     def of(self, stream: Any) -> Any:
@@ -258,8 +250,9 @@ class CudnnHandles:
         known = self._of.get(id(stream))
         if known is None:
             try:
-                handle = self._cudnn.create_handle()
-                self._cudnn.set_stream(handle=handle, stream=stream.ptr)
+                with self.driver.current():
+                    handle = self._cudnn.create_handle()
+                    self._cudnn.set_stream(handle=handle, stream=stream.ptr)
             except RuntimeError as error:
                 raise DeviceError(f"cannot create a cuDNN handle on this GPU ({error})") from error
             known = self._of[id(stream)] = (handle, stream)  # keeps the stream, so that its id is not reused
@@ -288,6 +281,7 @@ class RunningCudnnPlan:
     def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
         """See `CudnnPlan`."""
         try:
-            self.plan.execute(addresses, workspace, self.handles.of(stream))
+            with self.handles.driver.current():
+                self.plan.execute(addresses, workspace, self.handles.of(stream))
         except failures() as error:
             raise kept_if_lost(translated(error)) from error

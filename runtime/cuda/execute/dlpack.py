@@ -22,14 +22,14 @@ class InPlaceRuns:
     def __init__(self, executor: CudaExecutor, exchange: Exchange, inputs: Mapping[str, TensorSpec]) -> None:
         self._executor, self._driver = executor, executor.driver
         self._exchange, self._inputs = exchange, inputs
-        self._held: list[ImportedArray] = []
+        self._held: list[object] = []
 
     def run(self, inputs: Mapping[str, Any], stream: int | None) -> dict[str, DeviceArray]:
         """One run; see `CudaModel.run_on_device`."""
         check_names(self._inputs, inputs)
         origin = self._executor.origin
         caller_stream = None if stream is None else self._exchange.stream_of(stream)
-        held: list[ImportedArray] = []
+        held: list[object] = []
         with synchronized_on_error(self._driver, (origin,)):
             if caller_stream is not None:
                 self._wait(origin, caller_stream)
@@ -41,17 +41,17 @@ class InPlaceRuns:
         self._held = [] if caller_stream is None else held
         return self._outputs()
 
-    def _addresses(self, inputs: Mapping[str, Any], held: list[ImportedArray], *, waits: bool) -> dict[str, int]:
+    def _addresses(self, inputs: Mapping[str, Any], held: list[object], *, waits: bool) -> dict[str, int]:
         addresses: dict[str, int] = {}
         for view in self._executor.inputs:
-            imported = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLER_SUFFIX)], waits=waits)
-            held += [imported] if imported is not None else []
-            if imported is not None and not imported.address % MAX_ACCESS_NBYTES:
-                addresses[view.buffer] = imported.address
+            placed = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLER_SUFFIX)], waits=waits)
+            held.append(placed)
+            if isinstance(placed, ImportedArray) and not placed.address % MAX_ACCESS_NBYTES:
+                addresses[view.buffer] = placed.address
         return addresses
 
-    def _placed(self, buffer: str, array: Any, *, waits: bool) -> ImportedArray | None:
-        """Copies the array to the input buffer if kernels cannot read it in place; None for arrays in host memory."""
+    def _placed(self, buffer: str, array: Any, *, waits: bool) -> ImportedArray | np.ndarray:
+        """The array, copied to the input buffer if kernels cannot read it in place; it must outlive the copy."""
         name, origin = buffer.removesuffix(CALLER_SUFFIX), self._executor.origin
         spec = self._inputs[name]
         on_host = host_array(name, array)
@@ -60,7 +60,7 @@ class InPlaceRuns:
             if not waits:  # pinned memory is read later, and may be refilled by then
                 content = np.array(content)
             self._driver.upload(self._executor.address_of(buffer), content, origin)
-            return None
+            return content
         imported = self._import(spec, array)
         if imported.address % MAX_ACCESS_NBYTES:
             self._driver.copy(self._executor.address_of(buffer), imported.address, spec.nbytes, origin)

@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from iosched.models.errors import DeviceError
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.gpu.driver import Memory, Number
+from iosched.runtime.cuda.gpu.extras import load_lazily
 from iosched.runtime.cuda.gpu.failures import how_to_install, kept_if_lost, no_gpu_error, translated
 from iosched.runtime.cuda.kernel import CudaCall, Gpu
 
@@ -36,7 +37,8 @@ def _with_our_errors(method: Method[P, R]) -> Method[P, R]:
     @wraps(method)
     def call(self: CupyDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return method(self, *args, **kwargs)
+            with self.current():
+                return method(self, *args, **kwargs)
         except self.failures as error:
             raise kept_if_lost(translated(error)) from error
 
@@ -89,7 +91,7 @@ class CupyDriver:
     """
 
     def __init__(self, index: int = 0) -> None:
-        """Makes GPU `index` the current one.
+        """Starts GPU `index`.
 
         Raises:
             DeviceError: CuPy is not installed, or there is no such GPU.
@@ -110,6 +112,7 @@ class CupyDriver:
             cupy.cuda.compiler.CompileException,
         )
         runtime = cupy.cuda.runtime
+        load_lazily(runtime.driverGetVersion())
         try:
             self.count = int(runtime.getDeviceCount())
         except RuntimeError as error:
@@ -118,11 +121,16 @@ class CupyDriver:
             raise DeviceError(f"there is no GPU {index}: this machine has {self.count}; see `iosched devices`")
         self.index = index
         self._functions: dict[tuple[str, str], Any] = {}
-        self._use()
+        self._start()
 
     @_with_our_errors
-    def _use(self) -> None:
+    def _start(self) -> None:
         self._cupy.cuda.Device(self.index).use()
+
+    def current(self) -> AbstractContextManager[object]:
+        """See `Driver`."""
+        cuda = self._cupy.cuda
+        return nullcontext() if cuda.runtime.getDevice() == self.index else cuda.Device(self.index)
 
     @_with_our_errors
     def facts(self, index: int | None = None) -> GpuFacts:
@@ -234,7 +242,7 @@ class CupyDriver:
         self._functions |= {key: function for key, function in found.items() if function is not None}
 
     def _compiled_or_none(self, call: CudaCall) -> Any:
-        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # the current GPU is per thread
+        with suppress(*self.failures), self.current():  # of this thread
             return self._compiled(call)
         return None
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,10 @@ class Driver(Protocol):
     @property
     def l2_nbytes(self) -> int:
         """Size of the L2 cache; 0 if unknown."""
+        ...
+
+    def current(self) -> AbstractContextManager[object]:
+        """Makes this GPU the thread's current one in a block; methods of the driver do so themselves."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:

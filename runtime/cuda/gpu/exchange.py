@@ -147,7 +147,7 @@ class CupyExchange:
     def import_array(self, array: SupportsDLPack, stream: Any) -> ImportedArray:
         """See `Exchange`."""
         try:
-            with self._cuda_errors():
+            with self._on_gpu():
                 own = self._cupy.from_dlpack(_OnStream(array, int(stream.ptr)))
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise BufferError(first_line(error)) from error
@@ -157,11 +157,12 @@ class CupyExchange:
     def export_array(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
         """See `Exchange`."""
         cuda, shape = self._cupy.cuda, view.shape or ()
-        memory = cuda.UnownedMemory(address, view.nbytes, owner, self.index)
-        array = self._cupy.ndarray(shape, np.dtype(view.dtype), cuda.MemoryPointer(memory, 0))
+        with self._on_gpu():
+            memory = cuda.UnownedMemory(address, view.nbytes, owner, self.index)
+            array = self._cupy.ndarray(shape, np.dtype(view.dtype), cuda.MemoryPointer(memory, 0))
 
         def export(**how: Any) -> Any:
-            with self._cuda_errors(), stream:
+            with self._on_gpu(), stream:
                 return array.__dlpack__(**how)
 
         return DeviceArray(shape, view.dtype, (2, self.index), export)
@@ -169,14 +170,17 @@ class CupyExchange:
     def stream_of(self, handle: int) -> Any:
         """See `Exchange`."""
         stream = self._cupy.cuda.Stream
-        if hasattr(stream, "from_external"):
-            return stream.from_external(_Handle(handle))
-        return self._cupy.cuda.ExternalStream(handle)  # before CuPy 14.2
+        with self._on_gpu():
+            if hasattr(stream, "from_external"):
+                return stream.from_external(_Handle(handle))
+            return self._cupy.cuda.ExternalStream(handle)  # before CuPy 14.2
 
     @contextmanager
-    def _cuda_errors(self) -> Iterator[None]:
+    def _on_gpu(self) -> Iterator[None]:
+        """Makes the GPU the thread's current one, and translates CUDA's errors."""
         try:
-            yield
+            with self._cupy.cuda.Device(self.index):
+                yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise kept_if_lost(translated(error)) from error
 

@@ -6,6 +6,7 @@ The driver's own library answers, so no package is needed.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,6 +86,15 @@ def version_text(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+_FIRST_LAZY = 12020
+
+
+def load_lazily(driver: int) -> None:
+    """Makes drivers before CUDA 12.2 load kernels on first use, as later ones do. Has no effect after `cuInit`."""
+    if driver < _FIRST_LAZY:
+        os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+
+
 LIBRARY = "libcuda.so.1"
 NO_DRIVER = "no NVIDIA driver found"
 
@@ -157,6 +167,7 @@ def _seen(library: ctypes.CDLL) -> DriverInfo:
     cuda = 0
     try:
         cuda = _number(library, "cuDriverGetVersion")
+        load_lazily(cuda)
         _call(library, "cuInit", ctypes.c_uint(0))
         gpus = tuple(_gpu(library, index) for index in range(_number(library, "cuDeviceGetCount")))
     except _RefusedError as error:

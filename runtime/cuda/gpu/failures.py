@@ -8,8 +8,8 @@ from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, 
 from iosched.runtime.cuda.gpu.extras import extra_for, extra_with, query_driver, version_text, way_to_run
 
 _NO_MEMORY = 2
-_NO_DRIVER, _NO_GPU = 35, 100
-_FATAL = frozenset({4, 46, 100, 101, 201, 214, 219, 220, 700, 702, 709, 710, *range(714, 720), 721, 999})
+_NO_DRIVER, _NO_GPU, _UNAVAILABLE = 35, 100, 46
+_FATAL = frozenset({4, 100, 101, 201, 214, 219, 220, 700, 702, 709, 710, *range(714, 720), 721, 999})
 """CUDA statuses after which all calls fail: a kernel corrupted memory, hung or was illegal, or the GPU is gone."""
 
 
@@ -17,8 +17,14 @@ def translated(error: Exception) -> IoschedError:
     """The error to raise for one of CuPy's or cuDNN's."""
     status = getattr(error, "status", None)
     kind = type(error).__name__
+    if kind == "NVRTCError":  # its statuses are not CUDA's
+        return ExecutionError(f"cannot compile a CUDA kernel: {first_line(error)}")
     if status == _NO_MEMORY or kind == "OutOfMemoryError":
         return DeviceError("out of GPU memory: use a smaller batch size, or stop other programs on this GPU")
+    if status == _UNAVAILABLE:
+        return DeviceError(
+            "the GPU is busy or unavailable, perhaps because another process has it in exclusive mode: see `nvidia-smi`"
+        )
     if status in _FATAL:
         return DeviceLostError(
             f"the GPU stopped working: {first_line(error)}\n"

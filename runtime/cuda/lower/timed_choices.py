@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -54,8 +54,7 @@ def fused_by_choice(
         network: with two kernels everywhere.
         prepare: called with each network before its operators are timed.
     """
-    operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
-    keys = {name: fusion_key(network, name) for name in operators}
+    keys = fusion_keys(network)
     known = {key: choices.choice(key) for key in keys.values()}
     if choices.times:
         first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
@@ -73,16 +72,40 @@ def _timed_fusion(
     prepare: Callable[[LoweredModel], None],
 ) -> dict[str, str]:
     prepare(network)
-    best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
+
+    def tried_us(variants: LoweredModel, key: str, text: str) -> float:
+        if text in choices.fatal(key):
+            return math.inf
+        with choices.trying(key, text):
+            return latency_us(variants, names[key])
+
+    best = {key: (_TWO, GAIN * tried_us(network, key, _TWO)) for key in names}
     for variant in range(VARIANTS if names else 0):
         other = network.with_fused(dict.fromkeys(names.values(), variant))
         prepare(other)
         for key, name in names.items():
             one = any(isinstance(call.kernel, Separable) for call in other.calls[name])
-            latency = latency_us(other, name) if one else math.inf
+            latency = tried_us(other, key, f"{_ONE}{variant}") if one else math.inf
             if latency < best[key][1]:
                 best[key] = (f"{_ONE}{variant}", latency)
     return {key: choices.choose(key, text) for key, (text, _) in best.items()}
+
+
+def crash_notes(choices: Choices, keys: Iterable[str]) -> tuple[str, ...]:
+    """A note on the candidates for these keys that are skipped because they crashed."""
+    found = [name for key in dict.fromkeys(keys) for name in sorted(choices.fatal(key))]
+    if not found:
+        return ()
+    return (
+        f"Kernels and layouts skipped because they crashed the GPU or the process before: {len(found)} (first:"
+        f" {found[0]!r}). `iosched profile clear` allows another try.",
+    )
+
+
+def fusion_keys(network: LoweredModel) -> dict[str, str]:
+    """The key of each operator with a choice."""
+    operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
+    return {name: fusion_key(network, name) for name in operators}
 
 
 def _variant(text: str | None) -> int | None:
@@ -129,6 +152,9 @@ def layout_by_choice(network: LoweredModel, choices: Choices, latencies_us: Inte
         return LayoutChoice(network.layout)
     key = layout_key(network)
     known = _layout_from_text(choices.choice(key) or "")
+    fatal = choices.fatal(key)
+    if known is None and fatal:
+        return LayoutChoice(next((each for each in Layout if each not in fatal), network.layout))
     if known is None and choices.times:
         timed = _timed_layout(network, latencies_us)
         known = None if timed is None else _layout_from_text(choices.choose(key, _layout_to_text(timed)))

@@ -54,6 +54,17 @@ def test_the_clocks_are_read_and_the_reasons_why_they_are_low(
     assert nvml_clock("0000:01:00.0")() == GpuClock(1410, 2619, 61, 350.5, throttled_by)
 
 
+def test_old_drivers_have_the_reasons_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(gpu: str) -> int:
+        raise NVMLError("Function Not Found")
+
+    old = nvml(0)
+    old.nvmlDeviceGetCurrentClocksEventReasons = missing
+    old.nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x4
+    monkeypatch.setitem(sys.modules, "pynvml", old)  # type: ignore[arg-type]
+    assert nvml_clock("0000:01:00.0")() == GpuClock(1410, 2619, 61, 350.5, ("power cap",))
+
+
 def test_a_clock_that_cannot_be_read_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     assert nvml_clock("0000:01:00.0")() is None

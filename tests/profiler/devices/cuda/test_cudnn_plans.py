@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from iosched.models.errors import DeviceLostError, ExecutionError
@@ -20,6 +22,25 @@ def test_a_plan_is_fatal_where_the_gpu_is_lost_while_it_is_tried(error: type[Exc
         except (ExecutionError, DeviceLostError):
             pass
         assert ("eng1" in plans.fatal("k")) is fatal
+
+
+def test_of_trials_inside_of_others_only_the_innermost_is_fatal() -> None:
+    with ProfileDatabase(None) as database:
+        plans = StoredCudnnPlans(database, "gpu")
+
+        def lost_with(plan: str | None) -> None:
+            with plans.trying("layout", "nhwc"):
+                with plans.trying("k", "eng1"):
+                    pass
+                with nullcontext() if plan is None else plans.trying("k", plan):
+                    raise DeviceLostError("gone")
+
+        with pytest.raises(DeviceLostError):
+            lost_with("eng2")
+        assert (plans.fatal("k"), plans.fatal("layout")) == ({"eng2"}, frozenset())
+        with pytest.raises(DeviceLostError):
+            lost_with(None)
+        assert plans.fatal("layout") == {"nhwc"}
 
 
 def test_a_schedule_knows_nothing_of_trials() -> None:

@@ -129,7 +129,9 @@ def test_the_faster_layout_is_found_once_and_run_without_timing(
     trials: list[int] = []
     in_turn = PartTimer.interleaved_us
     monkeypatch.setattr(
-        PartTimer, "interleaved_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1]
+        PartTimer,
+        "interleaved_us",
+        lambda self, found, trying: (trials.append(len(found)), in_turn(self, found, trying))[1],
     )
     gpu = HostGpu(0, "Host 1000", {"cudnn": "90"}, HostDriver(gpu=Gpu(capability=70, processors=80)))
     monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)

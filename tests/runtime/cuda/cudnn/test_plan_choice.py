@@ -461,7 +461,7 @@ def test_cudnn_that_refuses_to_run_is_an_error_of_the_execution(monkeypatch: pyt
 
 def test_streams_have_one_handle_each(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
-    handles, lanes = CudnnHandles(), Lanes(driver)
+    handles, lanes = CudnnHandles(driver), Lanes(driver)
     for _ in range(3):
         FastestCudnnPlans(driver, Memory(), lanes, handles)(KERNEL, READS, WRITES)
     assert len(driver.streams) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -185,6 +186,23 @@ def test_with_a_stream_pinned_inputs_may_be_filled_anew_at_once(kind: int | None
     for array in given.values():
         array[...] = 0
     assert desk.error({name: on_host(each) for name, each in outputs.items()}, wanted) < 1e-5
+
+
+def test_copies_of_inputs_live_until_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA may read ordinary memory, too, after the call that copies it."""
+    model = two_inputs()
+    desk, copies = Desk(model), list[ref[np.ndarray]]()
+    upload = desk.driver.upload
+
+    def recorded(address: int, content: np.ndarray, stream: Any) -> None:
+        copies.append(ref(content))
+        upload(address, content.copy(), stream)
+
+    monkeypatch.setattr(desk.driver, "upload", recorded)
+    desk.compiled.run_on_device(arrays(model), stream=77)
+    assert [copy() is not None for copy in copies] == [True, True]
+    desk.compiled.run_on_device(arrays(model), stream=77)
+    assert [copy() is not None for copy in copies] == [False, False, True, True]
 
 
 def test_without_a_stream_the_run_is_done_when_it_returns() -> None:

@@ -42,11 +42,17 @@ def desk() -> Iterator[DeskCuda]:
         yield found
 
 
-def compiled(model: Model) -> CudaModel:
-    driver = CupyDriver()
+@pytest.fixture
+def two_gpus() -> Iterator[DeskCuda]:
+    with desk_cupy.two_gpus() as found:
+        yield found
+
+
+def compiled(model: Model, index: int = 0) -> CudaModel:
+    driver = CupyDriver(index)
     sessions = ProviderSessions(driver, IN_PLACE)
     choose: Any = HostChoice(None)  # type: ignore[arg-type]
-    backend = CudaBackend(model, driver, choose, Precision("fp32"), sessions=sessions, exchange=CupyExchange(0))
+    backend = CudaBackend(model, driver, choose, Precision("fp32"), sessions=sessions, exchange=CupyExchange(index))
     return backend.compile(greedy(backend.graph))
 
 
@@ -106,6 +112,25 @@ def test_arrays_of_cupy_are_read_and_given_where_they_lie(desk: DeskCuda, stream
             got = on_host(outputs)
             assert np.array_equal(got.pop("s"), expected.pop("s"))
             assert relative_error(got, expected) < 1e-5
+
+
+def test_arrays_on_the_second_gpu_are_read_where_the_first_is_current(two_gpus: DeskCuda) -> None:
+    cupy = importlib.import_module("cupy")
+    model = two_inputs()
+    found = compiled(model, 1)
+    inputs = random_inputs(model.graph.inputs)
+    with cupy.cuda.Device(1):
+        theirs = cupy.cuda.Stream(non_blocking=True)
+        with theirs:
+            arrays = on_gpu(inputs)
+    outputs = found.run_on_device(arrays, stream=theirs.ptr)
+    two_gpus.calls.clear()
+    outputs["y"].__dlpack__(stream=theirs.ptr)
+    assert "streamWaitEvent" in two_gpus.calls
+    assert two_gpus.get_device() == 0
+    with cupy.cuda.Device(1):
+        got = on_host(outputs)
+    assert relative_error({"y": got["y"]}, {"y": expected_outputs(model, inputs)["y"]}) < 1e-5
 
 
 def test_a_run_waits_for_the_stream_that_is_current_for_arrays_of_cupy(desk: DeskCuda) -> None:

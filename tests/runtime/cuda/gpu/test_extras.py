@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import fake_cupy
 import pytest
 import standin_driver
 from host_cuda import needs_compiler
 
 from iosched.runtime.cuda.gpu import extras
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.extras import (
     EXTRAS,
     DriverGpu,
@@ -149,3 +152,20 @@ def test_what_to_do_is_said_for_one_gpu_or_for_most_of_them() -> None:
         "to use a GPU (no NVIDIA driver found), run in a clone of iosched: pip install '.[cuda]'"
     )
     assert unseen.way_to_run(1) == unseen.way_to_run()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("driver", "given", "found"), [(12000, None, "LAZY"), (12000, "EAGER", "EAGER"), (12020, None, None)]
+)
+def test_kernels_are_loaded_on_first_use_by_old_drivers_too(
+    monkeypatch: pytest.MonkeyPatch, driver: int, given: str | None, found: str | None
+) -> None:
+    standin_driver.install(monkeypatch, "NVIDIA L4:89", cuda=driver)
+    fake_cupy.install(monkeypatch, driver=driver, version=12000)
+    for start in (extras.query_driver, CupyDriver):
+        monkeypatch.setenv("CUDA_MODULE_LOADING", given or "")
+        if given is None:
+            monkeypatch.delenv("CUDA_MODULE_LOADING")
+        start()
+        assert os.environ.get("CUDA_MODULE_LOADING") == found

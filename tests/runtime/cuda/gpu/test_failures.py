@@ -18,6 +18,10 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
+class NVRTCError(CUDARuntimeError):
+    """NVRTC's, whose statuses mean others than CUDA's."""
+
+
 class OutOfMemoryError(MemoryError):
     """CuPy's, of its memory pool."""
 
@@ -42,6 +46,9 @@ kern.cu(3): error: identifier "undefined" is undefined
         (CUDARuntimeError(700, "cudaErrorIllegalAddress: an illegal memory access"), DeviceLostError, "IllegalAddress"),
         (CUDARuntimeError(719, "cudaErrorLaunchFailure: unspecified"), DeviceLostError, "nvidia-smi"),
         (CUDARuntimeError(999, "cudaErrorUnknown: unknown error"), DeviceLostError, "stopped working"),
+        (CUDARuntimeError(46, "cudaErrorDevicesUnavailable: busy or unavailable"), DeviceError, "exclusive mode"),
+        (NVRTCError(2, "NVRTC_ERROR_PROGRAM_CREATION_FAILURE (2)"), ExecutionError, "PROGRAM_CREATION_FAILURE"),
+        (NVRTCError(4, "NVRTC_ERROR_INVALID_PROGRAM (4)"), ExecutionError, "cannot compile a CUDA kernel: NVRTC"),
         (CUDARuntimeError(904, "cudaErrorStreamCaptureUnjoined: capture"), ExecutionError, "Unjoined"),
         (CUDARuntimeError(701, "cudaErrorLaunchOutOfResources: too many"), ExecutionError, "OutOfResources"),
         (CompileException(LOG), ExecutionError, 'kern.cu(3): error: identifier "undefined"'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from networks import zoo_model
 from small_models import separable_operators, separables
 
 from iosched.models.errors import DeviceLostError, ExecutionError
+from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -213,6 +216,29 @@ def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
 def by_kernels(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
     del copies
     return (10.0 * sum(map(len, self._plan.lanes)),) * repeats
+
+
+@needs_compiler
+def test_a_variant_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def timed(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
+        own = [kernel.variant for kernel in self._kernels if isinstance(kernel, Separable)]
+        if own == [1]:
+            raise DeviceLostError("an illegal address")
+        return (5.0 if own == [2] else 10.0,) * repeats
+
+    monkeypatch.setattr(CudaExecutor, "time_many", timed)
+    model, driver, lost = separables(), HostDriver(), 0
+    for _ in range(3):
+        with ProfileDatabase(tmp_path / "p.db") as database:
+            choices = StoredCudnnPlans(database, "gpu")
+            try:
+                backend = CudaBackend(model, driver, HostChoice(driver), FP32, choices=choices, layout=Layout.NHWC)
+            except DeviceLostError:
+                lost += 1
+    assert lost == 2  # each of two kinds of operators
+    assert set(backend._network.fused.values()) == {2}
+    assert backend.notes[0].startswith("Kernels and layouts skipped because they crashed the GPU or the process")
+    assert "2 (first: 'one kernel, variant 1')" in backend.notes[0]
 
 
 @needs_compiler

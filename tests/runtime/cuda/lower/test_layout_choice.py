@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from gpu_plans import expected_outputs, relative_error
@@ -147,3 +148,22 @@ def test_a_layout_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch
     error = DeviceLostError("lost")
     with pytest.raises(DeviceLostError):
         CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=Kept())
+
+
+@needs_compiler
+def test_a_layout_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_up = CudaExecutor._warm_up
+
+    def breaks(self: CudaExecutor, launches: Any) -> None:
+        if sum(map(len, self._plan.lanes)) == 8:  # NHWC, with copies of input and output
+            raise DeviceLostError("an illegal address")
+        warm_up(self, launches)
+
+    monkeypatch.setattr(CudaExecutor, "_warm_up", breaks)
+    driver, kept = HostDriver(gpu=V100), Kept()
+    with pytest.raises(DeviceLostError):
+        CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=kept)
+    backend = CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=kept)
+    assert backend.layout is Layout.NCHW
+    assert "1 (first: 'nhwc')" in backend.notes[0]
+    backend.compile(greedy(backend.graph))
