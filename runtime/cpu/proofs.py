@@ -95,10 +95,16 @@ def _same(runtime: RuntimeHandle, batch: Sequence[ProofCandidate]) -> list[Proof
 
 
 def _is_slower(runtime: RuntimeHandle, candidate: ProofCandidate) -> bool:
-    """Whether it is slower in every try: the machine may be busy, and the result is saved."""
+    """Whether it is slower in every try: the machine may be busy, and the result is saved.
+
+    One that fails counts as slower: its inputs are not those of `_same`, so a Gather may have indices out of bounds.
+    """
     run = _ProofRun(runtime, [candidate], session(runtime, candidate.program, (-1,)))
     fastest_us = (run.times_us(_ROUNDS).min(axis=0) for _ in range(_TRIES))
-    return all(alone_us > _SLOWER * in_session_us for in_session_us, alone_us in fastest_us)
+    try:
+        return all(alone_us > _SLOWER * in_session_us for in_session_us, alone_us in fastest_us)
+    except ExecutionError:
+        return True
 
 
 def _together(batch: Sequence[ProofCandidate]) -> Program:

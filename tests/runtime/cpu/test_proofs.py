@@ -217,6 +217,16 @@ def test_one_that_fails_takes_no_other_with_it(runtime: NativeRuntime) -> None:
     assert found == {each.signature for each in good.values()}
 
 
+def test_one_that_fails_while_it_is_timed_keeps_its_session(
+    runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proofs, "_same", lambda runtime, batch: list(batch))
+    node, reads, _, _ = CASES["pool"]
+    wrong = invoked(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
+    program = program_of(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
+    assert proven(lent(runtime), [candidate(runtime, program, wrong)]) == frozenset()
+
+
 def test_operators_slower_without_session_keep_it(runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proofs, "_SLOWER", 0.0)
     assert not is_proven(runtime, "relu")
