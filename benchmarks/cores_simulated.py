@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_nbytes
+from published import PACKRAT_MS
 from testbed import (
     NAMES,
     OUTPUTS,
@@ -197,6 +198,19 @@ def simulated_table(networks: Mapping[str, Any]) -> Table:
     ]
     headers = ["network", "cores", "one after another", "greedy", "schedule found", "the same with lanes guessed"]
     return [*headers, "schedule found, memory no faster than for two cores"], rows
+
+
+def packrat_table(networks: Mapping[str, Any]) -> Table:
+    """Speedups over one core of one operator after another: measured by Packrat, and SIMULATED here."""
+    name = "inception_v3"
+    rows = networks[name]["simulated"]
+    simulated = [rows[0]["us"]["sequential"] / row["us"]["sequential"] for row in rows]
+    measured = [[ms[0] / each for each in ms] for ms in (PACKRAT_MS["resnet50"], PACKRAT_MS[name])]
+    cells = zip(*measured, simulated, strict=True)
+    headers = ["cores", "ResNet-50, Packrat", f"{NAMES[name]}, Packrat", f"{NAMES[name]}, simulated"]
+    return headers, [
+        [row["cores"], *(f"{each:.2f}x" for each in speedups)] for row, speedups in zip(rows, cells, strict=True)
+    ]
 
 
 def _error(measured_us: float, simulated_us: float) -> str:
