@@ -28,10 +28,10 @@ from iosched.profiler.devices.analytic.constants import STREAM_LAUNCHES, LaunchC
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.strategies import merge_classes
 
-FITTED = ("kernel_us", "issue_us", "fork_us", "tuned", "window", "interference")
-PARTS = frozenset({"tuned", "interference"})
+FITTED = ("kernel_us", "issue_us", "fork_us", "window", "interference")
+PARTS = frozenset({"interference"})
 # Where every fit starts: round guesses, made without the networks.
-START = replace(STREAM_LAUNCHES, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5)
+START = replace(STREAM_LAUNCHES, kernel_us=5.0, issue_us=5.0, fork_us=5.0, window=0.05, interference=0.5)
 STEPS = 30
 TRIES = 6  # of a step, each shorter
 WIDTH = 0.02  # of differences

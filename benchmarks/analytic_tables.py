@@ -8,10 +8,15 @@ from typing import Any
 from published import STRATEGIES, V100_MS
 from testbed import NAMES, Table, results
 
-GPUS = {"v100pcie": "V100", "t4": "T4", "p100pcie": "P100", "titanxp": "Titan Xp"}
+GPUS = {
+    "v100pcie": "V100", "t4": "T4", "p100pcie": "P100", "a100pcie40": "A100 40 GB", "a100pcie80": "A100 80 GB",
+    "titanxp": "Titan Xp",
+}  # fmt: skip
+NEUSIGHT = tuple(f"{gpu}, fp32" for gpu in GPUS if gpu != "titanxp")
 KINDS = {"convolution": "convolutions", "product": "products", "elementwise": "elementwise"}
 SERIES = {
-    "neusight, above 300 us": ("v100pcie, fp32", "t4, fp32", "p100pcie, fp32"),
+    "neusight, above 300 us": NEUSIGHT,
+    "neusight, 40 to 300 us": NEUSIGHT,
     "deepbench": ("t4, fp32", "t4, fp16", "p100pcie, fp32", "titanxp, fp32"),
 }
 SCALINGS = {
@@ -55,8 +60,10 @@ def left_out_errors() -> Table:
     """Mean errors on a GPU that is left out of the fit."""
     rows = []
     for gpu, ways in results("kernels-fit")["left_out"].items():
-        rows.append([GPUS[gpu], *(f"{way[kind]['mean_error']:.0%}" for way in ways.values() for kind in way)])
-    return ["left out", "convolutions", "products", "clock and bandwidth known: convolutions", "products"], rows
+        name = GPUS[gpu].removesuffix(" 40 GB")
+        rows.append([name, *(f"{way[kind]['mean_error']:.0%}" for way in ways.values() for kind in KINDS)])
+    first, *others = KINDS.values()
+    return ["left out", *KINDS.values(), f"clock and bandwidth known: {first}", *others], rows
 
 
 def latencies() -> Table:

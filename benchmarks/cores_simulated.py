@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_nbytes
+from published import PACKRAT_MS
 from testbed import (
     NAMES,
     OUTPUTS,
@@ -73,6 +74,7 @@ def main(words: Sequence[str] | None = None) -> None:
         content = {"bandwidth_bytes_per_us": bandwidth, "networks": networks}
         write_results(options, content, goes_on=True)
     print_table(*errors_table(networks))
+    print("SIMULATED, not measured:")
     print_table(*simulated_table(networks))
     if options.plot:
         plot(networks, options.plot)
@@ -182,7 +184,7 @@ def errors_table(networks: Mapping[str, Any]) -> Table:
         measured_us = {each: min(found["samples_us"][each]) / slowness for each in pairs}
         gains = (us["sequential"] / us["found"] for us in (measured_us, two))
         cells = (_error(measured_us[each], us) for each, us in pairs.items())
-        rows.append([NAMES[name], *cells, ", ".join(f"{gain:.2f}" for gain in gains)])
+        rows.append([NAMES.get(name, name), *cells, ", ".join(f"{gain:.2f}" for gain in gains)])
     headers = ["network", "one core", "two cores: one after another", "greedy", "schedule found by the simulation"]
     return [*headers, "its gain, measured and simulated"], rows
 
@@ -190,13 +192,26 @@ def errors_table(networks: Mapping[str, Any]) -> Table:
 def simulated_table(networks: Mapping[str, Any]) -> Table:
     """SIMULATED milliseconds, and the speedup over one operator after another on the same cores."""
     rows = [
-        [NAMES[name], row["cores"], *_cells(row)]
+        [NAMES.get(name, name), row["cores"], *_cells(row)]
         for name, found in networks.items()
         for row in found["simulated"]
         if row["cores"] > 2
     ]
     headers = ["network", "cores", "one after another", "greedy", "schedule found", "the same with lanes guessed"]
     return [*headers, "schedule found, memory no faster than for two cores"], rows
+
+
+def packrat_table(networks: Mapping[str, Any]) -> Table:
+    """Speedups over one core of one operator after another: measured by Packrat, and SIMULATED here."""
+    name = "inception_v3"
+    rows = networks[name]["simulated"]
+    simulated = [rows[0]["us"]["sequential"] / row["us"]["sequential"] for row in rows]
+    measured = [[ms[0] / each for each in ms] for ms in (PACKRAT_MS["resnet50"], PACKRAT_MS[name])]
+    cells = zip(*measured, simulated, strict=True)
+    headers = ["cores", "ResNet-50, Packrat", f"{NAMES.get(name, name)}, Packrat", f"{NAMES[name]}, simulated"]
+    return headers, [
+        [row["cores"], *(f"{each:.2f}x" for each in speedups)] for row, speedups in zip(rows, cells, strict=True)
+    ]
 
 
 def _error(measured_us: float, simulated_us: float) -> str:

@@ -25,11 +25,12 @@ from statistics import fmean
 import numpy as np
 from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered, widened
 from kernels import RESTED_US, TRUSTED_US, Floats, Predicted, family, predict, was_unseen
-from kernels_fit import GPUS, bandwidths, fit, for_fit
+from kernels_fit import GPUS, bandwidths, fit, for_fit, without_tiles_of
 from measured import Row, read
 from numpy.typing import NDArray
 from testbed import read_options, write_results
 
+from iosched.profiler.devices.analytic.constants import measured_card
 from iosched.profiler.devices.analytic.uncertainty import (
     LEVEL,
     NORMAL,
@@ -63,17 +64,19 @@ def short(rows: Sequence[Row]) -> Predicted:
 
 def seen(rows: Sequence[Row]) -> Predicted:
     """Longer kernels of GPUs that were fitted to, of shapes that were not."""
-    return _long(predict([row for row in _unseen(rows) if row.gpu in GPUS]))
+    return _long(predict([row for row in _unseen(rows) if measured_card(row.gpu) in GPUS]))
 
 
 def specified(rows: Sequence[Row]) -> Predicted:
     """Longer kernels of every GPU, predicted as if only its specification were known."""
     known, test = bandwidths(for_fit(rows)), _unseen(rows)
-    found = [predict([row for row in test if row.gpu not in GPUS])]
+    found = [predict([row for row in test if measured_card(row.gpu) not in GPUS])]
     for gpu in GPUS:
-        others = fit(rows, [other for other in GPUS if other != gpu], known)
-        rested = {**RESTED_US, "neusight": others.rested_us}
-        found.append(predict([row for row in test if row.gpu == gpu], others.constants, {}, rested))
+        with without_tiles_of(gpu):
+            others = fit(rows, [other for other in GPUS if other != gpu], known)
+            rested = {**RESTED_US, "neusight": others.rested_us}
+            own = [row for row in test if measured_card(row.gpu) == gpu]
+            found.append(predict(own, others.constants, {}, rested))
     latencies_us = np.concatenate([part.predicted_us for part in found])
     return _long(Predicted([row for part in found for row in part.rows], latencies_us))
 

@@ -28,12 +28,15 @@ from iosched.profiler.devices.analytic.constants import (
     UNMEASURED,
     KernelConstants,
     MeasuredFractions,
+    measured_card,
 )
 from iosched.profiler.devices.analytic.work import ModelledGpu
 
 Floats = NDArray[np.float64]
 
 TRUSTED_US = 300.0  # shorter calls from PyTorch are mostly launch
+TRUSTED_ELEMENTWISE_US = 100.0  # their launches are the shortest, and there are few that take longer
+SHORTEST_US = 40.0
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SIZES_US = (0.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, float("inf"))
 
@@ -56,8 +59,8 @@ class Predicted:
         return Predicted([self.rows[index] for index in kept], self.predicted_us[kept])
 
 
-AS_CHOSEN = replace(STREAM_LAUNCHES, kernel_us=0.0, tuned=1.0)  # no launch, and the libraries' choice of kernels
-RESTED_US = {"neusight": 364.0, "deepbench": 0.0}  # one kernel at a time, and one after another; see the fit
+UNLAUNCHED = replace(STREAM_LAUNCHES, kernel_us=0.0)
+RESTED_US = {"neusight": 339.0, "deepbench": 0.0}  # one kernel at a time, and one after another; see the fit
 
 
 def predict(
@@ -67,8 +70,8 @@ def predict(
     """What the model says, without what the host needs for a launch."""
     modelled = {
         (gpu, precision, source): ModelledGpu(
-            gpu_spec(gpu), precision, AS_CHOSEN, halved=precision == "fp16", rested_us=rested_us[source],
-            constants=constants, attained=attained.get(gpu, UNMEASURED),
+            gpu_spec(gpu), precision, UNLAUNCHED, halved=precision == "fp16", rested_us=rested_us[source],
+            constants=constants, attained=attained.get(measured_card(gpu), UNMEASURED),
         )
         for gpu, precision, source in {(row.gpu, row.precision, row.source) for row in rows}
     }  # fmt: skip
@@ -124,12 +127,19 @@ def was_unseen(row: Row) -> bool:
     return row.is_test or (row.source == "deepbench" and row.precision != "fp16")
 
 
+def is_trusted(row: Row) -> bool:
+    """Whether a call from PyTorch is long enough for its launch to matter little."""
+    return row.measured_us > (TRUSTED_ELEMENTWISE_US if family(row) == "elementwise" else TRUSTED_US)
+
+
 def tables(found: Predicted) -> dict[str, object]:
     """All that the results file says of the test rows."""
     test = found.where(lambda row: row.measured_us > 0 and was_unseen(row))
-    long = test.where(lambda row: row.measured_us > TRUSTED_US)
+    long = test.where(is_trusted)
+    mid = test.where(lambda row: SHORTEST_US < row.measured_us <= TRUSTED_US)
     return {
         "neusight, above 300 us": _by(long, "neusight", lambda row: ""),
+        "neusight, 40 to 300 us": _by(mid, "neusight", lambda row: ""),
         "neusight, above 300 us, by operator": _by(long, "neusight", lambda row: row.operator),
         "neusight, above 300 us, by algorithm": _by(long, "neusight", lambda row: row.algorithm),
         "neusight, by size": _by(test, "neusight", _size),
@@ -216,7 +226,7 @@ def _panel(axis: Any, title: str, chosen: Predicted) -> None:
 
 
 def _panels(found: Predicted) -> Iterator[tuple[str, Predicted]]:
-    test = found.where(lambda row: was_unseen(row) and (row.source == "deepbench" or row.measured_us > TRUSTED_US))
+    test = found.where(lambda row: was_unseen(row) and (row.source == "deepbench" or is_trusted(row)))
     for source, name in (("neusight", "NeuSight"), ("deepbench", "DeepBench")):
         for kind in ("convolution", "product"):
             part = test.where(lambda row, source=source, kind=kind: (row.source, family(row)) == (source, kind))

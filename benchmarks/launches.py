@@ -43,6 +43,7 @@ class Published:
 
     Attributes:
         pairs_ms: each with all kernels in one stream, None if that was not measured, and in several.
+        ratios: published speedups of several streams over one, without latencies.
         targets: GPUs of the model's table, and precisions, that it may have been.
         source: who published it, and where.
     """
@@ -52,16 +53,18 @@ class Published:
     pairs_ms: tuple[tuple[float | None, float], ...]
     targets: tuple[tuple[str, PrecisionName], ...]
     source: str
+    ratios: tuple[float, ...] = ()
 
 
-OPARA = "github.com/OparaSys/Opara and icloud-ecnu/Opara, READMEs: PyTorch's graph and Opara's, on a GPU not named"
+OPARA = "Opara (IEEE Trans. Computers 2025) and the READMEs of its repositories: PyTorch's graph and Opara's"
 NIMBLE = "github.com/snuspl/nimble/issues/22: Nimble on a '2080s with 8G', not by its authors"
 JANUS = "github.com/KKKABI/janus-gpu-scheduler, RESULTS_*.md: made from Opara, its first and its best order"
 SUPER: tuple[tuple[str, PrecisionName], ...] = (("rtx2080super", "fp32"),)
 A5000: tuple[tuple[str, PrecisionName], ...] = (("rtxa5000", "fp32"), ("rtxa5000", "tf32"))
-MAYBE: tuple[tuple[str, PrecisionName], ...] = (("a100", "fp32"), ("a100", "tf32"), *SUPER, ("v100", "fp32"))
 PUBLISHED = (
-    Published("googlenet", 1, ((1.9706, 1.1614), (1.8680, 1.1103)), MAYBE, OPARA),
+    Published("googlenet", 1, ((1.9706, 1.1614), (1.8680, 1.1103)), SUPER, OPARA),
+    Published("inception_v3", 1, (), SUPER, OPARA, (1.41,)),
+    Published("inception_v3", 32, (), SUPER, OPARA, (1.09,)),
     Published("inception_v3", 1, ((2.24783, 2.31407),), SUPER, NIMBLE),
     Published("inception_v3", 8, ((17.354554, 16.428471),), SUPER, NIMBLE),
     Published("densenet201", 1, ((5.537937, 5.572467),), SUPER, NIMBLE),
@@ -109,7 +112,7 @@ def in_graphs(networks: Networks) -> list[Record]:
             "network": each.network,
             "batch": each.batch,
             "published_ms": each.pairs_ms,
-            "published_ratio": [one and round(one / several, 2) for one, several in each.pairs_ms],
+            "published_ratio": [*(one and round(one / several, 2) for one, several in each.pairs_ms), *each.ratios],
             "source": each.source,
             "gpu": device,
             "precision": precision,
@@ -190,11 +193,12 @@ def schedules_table(schedules: Mapping[str, Record]) -> Table:
 
 
 def _published(each: Record) -> str:
-    ratios = zip(each["published_ms"], each["published_ratio"], strict=True)
-    return "; ".join(
+    pairs, ratios = each["published_ms"], each["published_ratio"]
+    latencies = [
         f"{several:.2f} in several" if one is None else f"{one:.2f}, {several:.2f}: {ratio:.2f}x"
-        for (one, several), ratio in ratios
-    )
+        for (one, several), ratio in zip(pairs, ratios, strict=False)
+    ]
+    return "; ".join([*latencies, *(f"{ratio:.2f}x" for ratio in ratios[len(pairs) :])])
 
 
 def _ranges(each: Record) -> list[str]:

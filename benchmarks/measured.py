@@ -27,6 +27,7 @@ from iosched.scheduler.precision import PrecisionName
 
 GPUS = {  # as the files call them
     "V100-PCIE-32GB": "v100pcie", "T4": "t4", "P100-PCIE-16GB": "p100pcie", "P100": "p100pcie", "TitanXp": "titanxp",
+    "A100-PCIE-40GB": "a100pcie40", "A100-PCIE-80GB": "a100pcie80",
 }  # fmt: skip
 TENSORS = {"add": 3, "mul": 3, "relu": 2}  # that an elementwise operator reads and writes
 SPLIT_SEED = "iosched"
@@ -125,7 +126,7 @@ def product(rows: int, columns: int, inner: int, count: int = 1, *, transposed: 
 
 
 def _convolutions(folder: Path) -> Iterator[Row]:
-    for fields in _fields(folder / "conv.csv.gz"):
+    for fields in _neusight_fields(folder, "conv"):
         images, channels, filters, size, kernel, pad, stride = _integers(
             fields, "batch", "in_channels", "out_channels", "size", "kernel", "pad", "stride"
         )
@@ -137,7 +138,7 @@ def _convolutions(folder: Path) -> Iterator[Row]:
 
 
 def _products(folder: Path) -> Iterator[Row]:
-    for fields in _fields(folder / "matmul.csv.gz"):
+    for fields in _neusight_fields(folder, "matmul"):
         # The files' columns are (m, n) times (n, k): the grids say that k columns are made.
         count, rows, inner, columns = _integers(fields, "batch", "m", "n", "k")
         tile = next((part for part in fields["main_kernel"].split("_") if "x" in part and part[0].isdigit()), "")
@@ -147,7 +148,7 @@ def _products(folder: Path) -> Iterator[Row]:
 
 
 def _elementwise(folder: Path) -> Iterator[Row]:
-    for fields in _fields(folder / "elementwise.csv.gz"):
+    for fields in _neusight_fields(folder, "elementwise"):
         rows, columns = _integers(fields, "rows", "columns")
         moved = ITEM * rows * columns * TENSORS[fields["op"]]
         yield _neusight(fields, fields["op"], "", (rows, columns), Stream(moved))
@@ -182,6 +183,11 @@ def _deepbench(fields: Fields, operator: str, algorithm: str, shape: tuple[int, 
     precision: PrecisionName = "fp16" if fields["precision"] == "fp16" else "fp32"
     gpu, latency = GPUS[fields["gpu"]], float(fields["latency_us"])
     return Row("deepbench", gpu, precision, operator, algorithm, shape, latency, kernel)
+
+
+def _neusight_fields(folder: Path, name: str) -> Iterator[Fields]:
+    yield from _fields(folder / f"{name}.csv.gz")
+    yield from _fields(folder / f"a100_{name}.csv.gz")
 
 
 def _fields(path: Path) -> Iterable[Fields]:

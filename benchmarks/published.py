@@ -5,6 +5,10 @@ figures are named here, and the logs in the authors' repository: cuDNN 7.6, fp32
 the method before it.
 """
 
+PACKRAT_MS = {  # Packrat (ICML 2025), PyTorch in fp32 at batch 1 on Xeons of Skylake, on 1, 2, 4, 8 and 16 threads
+    "inception_v3": (77.6, 44.1, 26.1, 17.5, 17.5),
+    "resnet50": (79.7, 42.8, 23.3, 13.8, 10.8),
+}
 STRATEGIES = ("sequential", "greedy", "merge", "concurrent", "both")
 V100_MS = {  # figure 4.1
     "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),

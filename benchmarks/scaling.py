@@ -27,7 +27,7 @@ from iosched.profiler.devices.analytic.kernels import KernelKind, kind_of
 from iosched.profiler.devices.analytic.scaled import PRIOR, MeasuredFactor, scaling
 
 KERNELS, GIVEN, NETWORKS, SEED = 40, (1, 3, 6, 12, 24), 60, 0
-FORMER = {"convolution": 0.83, "product": 0.45}  # of the former model on the T4, see `results/kernels-before.json`
+FORMER = {"convolution": 0.83, "product": 0.45}  # of an earlier model on the T4, fitted to networks alone
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,14 @@ def gpu_named(text: str) -> GpuSpec | None:
 
 
 def spec_of(device_name: str) -> GpuSpec | None:
-    """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it."""
+    """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it.
+
+    A GPU whose full name is part of the driver's comes first: the keys of cards with other memories are not.
+    """
     words = _split(device_name)
+    named = [spec for spec in known_gpus() if _words(spec.name) <= set(words)]
+    if named:
+        return max(named, key=lambda spec: len(_words(spec.name)))
     # Longer runs first: a "V100-PCIE" is another card than the V100.
     runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 3, start, -1))
     return next((_known()[run] for run in runs if run in _known()), None)

@@ -117,7 +117,7 @@ def test_what_is_measured_once_is_simulated_anew(
     simulation.main(words)
     second = json.loads((tmp_path / "raw.json").read_text())
     printed = capsys.readouterr().out
-    assert printed.count("SIMULATED") == 2
+    assert printed.count("SIMULATED, not measured:") == 2
     rows = second["networks"]["small"]["simulated"]
     assert [row["cores"] for row in rows] == [1, 2, 4]
     units = second["networks"]["small"]["units"].values()

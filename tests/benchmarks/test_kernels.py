@@ -39,6 +39,7 @@ def folder(tmp_path: Path) -> Path:
     files = {"conv.csv.gz": CONVOLUTIONS, "matmul.csv.gz": PRODUCTS, "elementwise.csv.gz": ELEMENTWISE}
     for name, text in files.items():
         (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+        (tmp_path / f"a100_{name}").write_bytes(gzip.compress(text.partition("\n")[0].encode()))
     (tmp_path / "deepbench_conv.csv").write_text(DEEPBENCH_CONVOLUTIONS)
     (tmp_path / "deepbench_gemm.csv").write_text(DEEPBENCH_PRODUCTS)
     return tmp_path

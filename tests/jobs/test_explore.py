@@ -61,7 +61,7 @@ def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base
     assert all(plain.choices[name] == 0 for name in plain.choices if "count" in name)  # nothing behind is the fastest
     first = result.chosen[0]
     assert first.number == front[0].number
-    assert first.document.latency_us["predicted"] == pytest.approx(front[0].feedback.values["latency:v100"])
+    assert first.document.latency_us["predicted"] == pytest.approx(front[0].feedback.values["latency:v100"], abs=1e-4)
     assert first.document.structure == first.model.structure
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, hypot
 from typing import NamedTuple
 
 from iosched.profiler.devices.analytic.constants import (
@@ -22,13 +22,14 @@ from iosched.profiler.devices.analytic.constants import (
     Tile,
     Use,
     measured,
+    tiles_of,
 )
 from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Product
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 _ISSUED = 128  # lanes: four warps a cycle. Kepler's SMs have more, for a second instruction of the same warp
-_FIRST_WINOGRAD, _VOLTA = 5.0, 7.0  # compute capabilities
+_FIRST_WINOGRAD, _VOLTA, _HOPPER = 5.0, 7.0, 9.0  # compute capabilities
 _CHANNELS = 8  # that tensor cores take at once; kernels without them read as many with a load or two
 _ACCUMULATORS = 2**15  # results that the blocks on an SM hold at once: half of its registers
 _PAGE_NBYTES = 2**21
@@ -37,6 +38,7 @@ _MOST_PARTS = 32  # that an inner dimension is split into
 _FUSED_HIGH, _FUSED_WIDE, _FUSED_CHANNELS = 8, 16, 32  # results that a block of Winograd's single kernel makes
 _FUSED_PRODUCTS = 16 * 32 * 32  # multiply-adds of that block for each input channel
 _INNER_TILE = 4  # rows and columns of results that F(4x4, 3x3) makes at once, of 36 products for each channel
+_INNER_IMAGES = 16  # it computes a multiple of these, as the grids of cuDNN 8.9 show on every measured GPU
 
 
 class Timing(NamedTuple):
@@ -81,7 +83,6 @@ class _Code(NamedTuple):
     tiles: tuple[Tile, ...]
     fma: float
     edge: float
-    prologue: float
     energy_pj: float
     splits: bool = True
     fma_rate: float = 1.0
@@ -113,15 +114,6 @@ class KernelTimer:
         """The time to move bytes from or to memory."""
         return nbytes / self._bytes_per_us
 
-    def ideal_us(self, product: Product) -> float:
-        """The arithmetic of the cheapest algorithm, at the peak or at the power limit."""
-        flops = 2 * product.rows * product.columns * product.inner * product.count
-        if product.window is not None and product.window.winograd:
-            flops //= 4  # F(4x4, 3x3)
-        peak_us = flops / (self.gpu.peak_tflops(self.precision) * 1e6)
-        spared = self.constants.tensor_energy if self._tensor_rate else 1.0
-        return max(peak_us, self._powered_us(flops * self.constants.fma_pj * spared))
-
     def _throttled(self, spent: _Spent) -> Timing:
         over = max(spent.power_us - spent.alone_us, 0.0)
         if over:
@@ -142,20 +134,14 @@ class KernelTimer:
     def _matmul(self, product: Product) -> Iterator[_Spent]:
         c = self.constants
         use: Use | None = "linear" if product.transposed else "batched" if product.count > 1 else None
-        code = _Code(self._attained.tiles_of(use), c.fma, c.edge, c.prologue, c.fma_pj)
+        code = _Code(tiles_of(use, self._capability), c.fma, c.edge, c.fma_pj)
         return self._tiled(self._problem(product), code, self._besides())
 
     def _implicit(self, product: Product) -> Iterator[_Spent]:
         c = self.constants
-        code = _Code(
-            CONVOLUTION_TILES,
-            c.convolution_fma,
-            c.convolution_edge,
-            c.convolution_prologue,
-            c.fma_pj * c.convolution_energy,
-            splits=False,
-        )
-        return self._tiled(self._problem(product), code, self._besides())
+        code = _Code(CONVOLUTION_TILES, c.fma, c.edge, c.fma_pj * c.convolution_energy, splits=False)
+        # Before Hopper, another kernel makes a table of offsets in every run, as profiles and cuDNN's plans show.
+        return self._tiled(self._problem(product), code, self._besides(kernels=2 if self._capability < _HOPPER else 1))
 
     def _on_tensor_cores(self, product: Product) -> Iterator[_Spent]:
         """Either kind on tensor cores, which take channels in eights; a copy pads others."""
@@ -163,12 +149,11 @@ class KernelTimer:
         problem = self._problem(product)
         channels = max(problem.inner // taps, 1)
         padded = problem._replace(columns=_filled(problem.columns), inner=_filled(channels) * taps)
-        code = _Code(TILES, c.tensor_fma, c.tensor_edge, c.prologue, c.fma_pj * c.tensor_energy,
-                     fma_rate=self._tensor_rate)  # fmt: skip
+        code = _Code(TILES, c.tensor_fma, c.tensor_edge, c.fma_pj * c.tensor_energy, fma_rate=self._tensor_rate)
         copied_us = 0.0
         if padded.inner != channels * taps or padded.columns != problem.columns:
             copied_us = self.traffic_us(padded.left_nbytes * (1 + padded.inner / (channels * taps))) + c.start_us
-        return self._tiled(padded, code, self._besides(copied_us, copied_us))
+        return self._tiled(padded, code, self._besides(copied_us))
 
     def _winograd(self, product: Product, window: ConvolutionGeometry) -> _Spent:
         """F(2x2, 3x3) in one kernel, after another that transforms the weights."""
@@ -178,34 +163,35 @@ class KernelTimer:
             window.images * ceil(window.height / _FUSED_HIGH) * ceil(window.width / _FUSED_WIDE)
             * ceil(product.columns / _FUSED_CHANNELS)
         )  # fmt: skip
-        block_us = (channels + c.winograd_prologue) * _FUSED_PRODUCTS * c.winograd_fma / self._fma_per_us
-        weights_us = self.traffic_us(problem.right_nbytes * (9 + 16) / 9) * c.winograd_weights
+        block_us = (channels + c.prologue) * _FUSED_PRODUCTS * c.winograd_fma / self._fma_per_us
+        weights_us = self.traffic_us(problem.right_nbytes * (9 + 16) / 9)
         traffic_us = self.traffic_us(problem.left_nbytes + problem.result_nbytes + problem.right_nbytes * 16 / 9)
-        flops = 2 * blocks * (channels + c.winograd_prologue) * _FUSED_PRODUCTS
-        power_us = self._powered_us(flops * c.fma_pj * c.winograd_energy)
-        alone_us = self._overlapped_us(self._waves(blocks) * block_us, traffic_us)
-        busy_us = self._overlapped_us(blocks / self.gpu.sms * block_us, traffic_us)
-        besides = self._besides(weights_us, weights_us, kernels=2)
+        flops = 2 * blocks * (channels + c.prologue) * _FUSED_PRODUCTS
+        power_us = self._powered_us(flops * c.fma_pj)
+        alone_us = hypot(self._waves(blocks) * block_us, traffic_us)
+        busy_us = hypot(blocks / self.gpu.sms * block_us, traffic_us)
+        besides = self._besides(weights_us, kernels=2)
         return _Spent(alone_us + besides.alone_us, busy_us + besides.busy_us, power_us + besides.power_us)
 
     def _winograd_nonfused(self, product: Product, window: ConvolutionGeometry) -> Iterator[_Spent]:
         """F(4x4, 3x3) as 36 products, and kernels that transform the input, the weights and the result."""
         c, problem = self.constants, self._problem(product)
         channels, columns = product.inner // window.taps, product.columns
-        tiles = window.images * ceil(window.height / _INNER_TILE) * ceil(window.width / _INNER_TILE)
+        images = ceil(window.images / _INNER_IMAGES) * _INNER_IMAGES
+        tiles = images * ceil(window.height / _INNER_TILE) * ceil(window.width / _INNER_TILE)
         left, result = (36 * problem.item_nbytes * tiles * width for width in (channels, columns))
         products = _Problem(tiles, columns, channels, 36, left, problem.right_nbytes * 4, result, problem.item_nbytes)
-        code = _Code(self._attained.tiles_of("winograd"), c.fma, c.edge, c.prologue, c.fma_pj, splits=False)
+        code = _Code(tiles_of("winograd", self._capability), c.fma, c.edge, c.fma_pj, splits=False)
         transforms_us = self.traffic_us(
-            (problem.left_nbytes + left) * c.transform_input
-            + (problem.result_nbytes + result) * c.transform_output
+            (problem.left_nbytes + left + problem.result_nbytes + result) * c.transform
             + problem.right_nbytes * 5 * c.transform_weights
         )
-        return self._tiled(products, code, self._besides(transforms_us, transforms_us * c.transform_power, kernels=4))
+        return self._tiled(products, code, self._besides(transforms_us, kernels=4))
 
-    def _besides(self, us: float = 0.0, power_us: float = 0.0, kernels: int = 1) -> _Spent:
+    def _besides(self, us: float = 0.0, kernels: int = 1) -> _Spent:
+        """What the other kernels and all starts add; they draw little power."""
         started_us = kernels * self.constants.start_us
-        return _Spent(started_us + us, us, started_us + power_us)
+        return _Spent(started_us + us, us, started_us)
 
     def _problem(self, product: Product) -> _Problem:
         item_nbytes = product.item_nbytes * self.shrink
@@ -219,12 +205,12 @@ class KernelTimer:
             grid = self._grid(problem, code, tile)
             for parts in self._parts(grid.blocks, problem.inner) if code.splits else (1,):
                 blocks = grid.blocks * parts
-                block_us = grid.cycles * (problem.inner / parts + code.prologue) / self._mhz
+                block_us = grid.cycles * (problem.inner / parts + self.constants.prologue) / self._mhz
                 traffic_us = self._traffic_us(problem, grid, parts)
                 yield _Spent(
-                    self._overlapped_us(self._waves(blocks) * block_us, traffic_us) + besides.alone_us,
-                    self._overlapped_us(blocks / self.gpu.sms * block_us, traffic_us) + besides.busy_us,
-                    self._power_us(problem, code, grid, parts, traffic_us) + besides.power_us,
+                    hypot(self._waves(blocks) * block_us, traffic_us) + besides.alone_us,
+                    hypot(blocks / self.gpu.sms * block_us, traffic_us) + besides.busy_us,
+                    self._power_us(problem, code, grid, parts) + besides.power_us,
                 )
 
     def _grid(self, problem: _Problem, code: _Code, tile: Tile) -> _Grid:
@@ -235,25 +221,20 @@ class KernelTimer:
         return _Grid(tile, across * down * problem.products, cycles, self._read_nbytes(problem, tile, across, down))
 
     def _traffic_us(self, problem: _Problem, grid: _Grid, parts: int) -> float:
-        written = problem.result_nbytes * (1 + 2 * parts * self.constants.partial if parts > 1 else 1.0)
+        written = problem.result_nbytes * (1 + 2 * parts if parts > 1 else 1)  # parts are written and read once more
         traffic_us = self.traffic_us(grid.read_nbytes + written)
         return traffic_us * self.constants.strided if problem.strided else traffic_us
 
-    def _power_us(self, problem: _Problem, code: _Code, grid: _Grid, parts: int, traffic_us: float) -> float:
+    def _power_us(self, problem: _Problem, code: _Code, grid: _Grid, parts: int) -> float:
         wide, high = grid.tile
         step_pj = 2 * wide * high * code.energy_pj + (wide + high) * problem.item_nbytes * self.constants.load_pj
-        steps = grid.blocks * (problem.inner + parts * code.prologue)
-        moved = traffic_us * self._bytes_per_us / (self.constants.strided if problem.strided else 1.0)
-        return self._powered_us(steps * step_pj + moved * self.constants.dram_pj)
+        steps = grid.blocks * (problem.inner + parts * self.constants.prologue)
+        return self._powered_us(steps * step_pj)
 
     def _waves(self, blocks: int) -> float:
+        """Between tiles spread evenly and waiting for the SM with most of them."""
         even = blocks / self.gpu.sms
-        return even + (ceil(even) - even) * (1 - self.constants.tail) if even > 1 else 1.0
-
-    def _overlapped_us(self, arithmetic_us: float, traffic_us: float) -> float:
-        p: float = self.constants.overlap
-        both_us: float = (arithmetic_us**p + traffic_us**p) ** (1 / p)
-        return both_us
+        return (even + ceil(even)) / 2 if even > 1 else 1.0
 
     def _parts(self, blocks: int, inner: int) -> Iterator[int]:
         """Powers of two that make at most two blocks for each SM, so that smaller products split no worse."""

@@ -147,26 +147,26 @@ def _of(kind: KernelKind, spreads: Mapping[str, Spread]) -> Spread:
 
 
 SPREADS = Spreads(
-    short=MappingProxyType({"convolution": Spread(0.296, 0.178), "product": Spread(0.284, 0.295)}),
-    short_by_networks=0.09,
+    short=MappingProxyType({"convolution": Spread(0.353, 0.187), "product": Spread(0.282, 0.293)}),
+    short_by_networks=0.122,
     seen=MappingProxyType(
         {
-            "convolution": Spread(0.025, 0.141),
-            "elementwise": Spread(0.028, 0.017),
-            "product": Spread(0.082, 0.16),
+            "convolution": Spread(0.082, 0.142),
+            "elementwise": Spread(0.026, 0.016),
+            "product": Spread(0.077, 0.156),
         }
     ),
     specified=MappingProxyType(
         {
-            "convolution": Spread(0.099, 0.167),
-            "elementwise": Spread(0.144, 0.016),
-            "product": Spread(0.142, 0.204),
+            "convolution": Spread(0.119, 0.156),
+            "elementwise": Spread(0.119, 0.016),
+            "product": Spread(0.121, 0.198),
         }
     ),
-    tensor_cores=1.368,
-    launches=MappingProxyType({"graph": NODE_SPREAD, "streams": 0.301}),
-    side_by_side=0.236,
-    gains=0.81,
+    tensor_cores=1.486,
+    launches=MappingProxyType({"graph": NODE_SPREAD, "streams": 0.208}),
+    side_by_side=0.242,
+    gains=0.883,
 )
 """Fitted values; see `benchmarks/reports/analytic-evidence.md`."""
 

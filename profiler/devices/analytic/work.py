@@ -85,8 +85,7 @@ class ModelledGpu:
 
     def _timing(self, kernel: Kernel, moved_us: float) -> Timing:
         if isinstance(kernel, Product) and not kernel.is_empty:
-            ideal_us, tuned = self._timer.ideal_us(kernel), self.launches.tuned
-            return Timing(*(us - max(us - ideal_us, 0.0) * (1 - tuned) for us in _time(self._timer, kernel)))
+            return _time(self._timer, kernel)
         flops = 0 if isinstance(kernel, Product) else kernel.window_flops
         window_us = flops / (self.gpu.fp32_tflops * 1e6 * self.launches.window)
         time_us = max(window_us, moved_us)

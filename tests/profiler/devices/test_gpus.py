@@ -38,6 +38,7 @@ def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
      ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"), ("NVIDIA L40S", "l40s"),
      ("NVIDIA GeForce RTX 2080 SUPER", "rtx2080super"), ("NVIDIA RTX A5000", "rtxa5000"),
      ("Tesla V100-PCIE-32GB", "v100pcie"), ("Tesla V100-SXM2-32GB", "v100"), ("Tesla P100-PCIE-16GB", "p100pcie"),
+     ("NVIDIA A100-PCIE-40GB", "a100pcie40"), ("NVIDIA A100 80GB PCIe", "a100pcie80"),
      ("NVIDIA TITAN Xp", "titanxp"), ("NVIDIA TITAN X (Pascal)", None), ("NVIDIA L40", None),
      ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
 )  # fmt: skip
@@ -52,6 +53,9 @@ def test_the_drivers_name_tells_the_specification(name: str, key: str | None) ->
         ("Tesla V100-SXM2-32GB", "v100"),
         ("Tesla V100-PCIE-16GB", "v100pcie"),
         ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100pcie40"),
+        ("NVIDIA A100 80GB PCIe", "a100pcie80"),
+        ("NVIDIA A100 80GB PCIe MIG 1g.10gb", None),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA GeForce RTX 4090", "rtx4090"),
         ("NVIDIA H100 PCIe", None),

@@ -85,6 +85,7 @@ DRIVERS = {
     "Tesla K80": "k80",
     "Tesla P100-PCIE-16GB": "p100",
     "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA A100 80GB PCIe": "a100",
     "NVIDIA A10": "a10",
     "NVIDIA L4": "l4",
     "NVIDIA L40S": "l40s",
@@ -112,7 +113,8 @@ def test_a_word_that_may_mean_several_gpus_means_none() -> None:
 
 
 def test_all_gpus_of_the_table_are_tried_but_those_that_ray_does_not_tell_apart() -> None:
-    assert {gpu.key for gpu in known_gpus()} - {*DRIVERS.values()} == {"p100pcie", "v100pcie"}
+    cards = {"p100pcie", "v100pcie", "a100pcie40", "a100pcie80"}
+    assert {gpu.key for gpu in known_gpus()} - {*DRIVERS.values()} == cards
 
 
 @pytest.mark.parametrize(

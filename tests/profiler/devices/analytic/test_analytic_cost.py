@@ -256,12 +256,12 @@ def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
 
 def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
     graph = branches(8, 8, 4)
-    idle = replace(STREAM_LAUNCHES, issue_us=0.0)
+    slow, idle = (replace(STREAM_LAUNCHES, issue_us=issue_us) for issue_us in (10.0, 0.0))
 
-    started = AnalyticCost(graph, gpu("v100"), launches=STREAM_LAUNCHES).stage_latency_us(side_by_side(*"01234567"))
+    started = AnalyticCost(graph, gpu("v100"), launches=slow).stage_latency_us(side_by_side(*"01234567"))
     hindered = AnalyticCost(graph, gpu("v100"), launches=idle).stage_latency_us(side_by_side(*"01234567"))
 
-    assert started == pytest.approx(8 * (STREAM_LAUNCHES.issue_us + STREAM_LAUNCHES.fork_us))
+    assert started == pytest.approx(8 * (slow.issue_us + slow.fork_us))
     assert hindered < started
 
 
@@ -346,7 +346,7 @@ def test_unknown_shapes_and_foreign_operators_still_cost_a_launch() -> None:
 
 
 def test_a_calibration_replaces_the_constants() -> None:
-    slow = LaunchConstants(kernel_us=100.0, issue_us=0.0, fork_us=0.0, tuned=1.0, window=0.02, interference=0.7)
+    slow = LaunchConstants(kernel_us=100.0, issue_us=0.0, fork_us=0.0, window=0.02, interference=0.7)
 
     assert AnalyticCost(branches(1), gpu("v100"), launches=slow).stage_latency_us(side_by_side("0")) > 100
 

@@ -51,7 +51,9 @@ def test_launches_one_by_one_are_known_with_the_networks_that_were_fitted_to() -
 def test_gpus_are_known_by_what_was_measured_of_their_chip() -> None:
     found = {key: known_by(gpu) for key in gpu_keys() if (gpu := gpu_named(key)) is not None}
     assert {key for key, known in found.items() if known == "networks"} == {"v100", "v100pcie"}
-    assert {key for key, known in found.items() if known == "kernels"} == {"p100", "p100pcie", "t4"}
+    assert {key for key, known in found.items() if known == "kernels"} == {
+        "p100", "p100pcie", "t4", "a100", "a100pcie40", "a100pcie80"
+    }  # fmt: skip
 
 
 def test_gains_are_known_with_the_networks_that_were_fitted_to() -> None:

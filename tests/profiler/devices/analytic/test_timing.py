@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from iosched.profiler.devices.analytic import timing
 from iosched.profiler.devices.analytic.constants import TILES, UNMEASURED
 from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Product
 from iosched.profiler.devices.analytic.timing import KernelTimer
@@ -93,8 +95,8 @@ def test_twice_the_work_takes_no_less_time(case: tuple[KernelTimer, Product, Pro
 @given(st.builds(matmul, SIZES, SIZES, SIZES, transposed=st.just(True)), st.sampled_from(gpu_keys()))
 def test_no_tile_is_faster_at_the_power_limit_than_the_one_taken(product: Product, name: str) -> None:
     def latency_us(*tiles: tuple[int, int]) -> float:
-        attained = replace(UNMEASURED, tiles=(("linear", tiles),))
-        return KernelTimer(gpu(name), attained=attained).time(product).alone_us
+        with patch.object(timing, "tiles_of", lambda use, capability: tiles):
+            return KernelTimer(gpu(name)).time(product).alone_us
 
     assert latency_us(*TILES) == min(map(latency_us, TILES))
 
@@ -132,6 +134,19 @@ def test_winograd_computes_3x3_convolutions_faster_than_the_peak_of_their_defini
 
     assert flops(by_winograd) / machine.time(by_winograd).alone_us / 1e6 > gpu("v100").fp32_tflops
     assert flops(by_definition) / machine.time(by_definition).alone_us / 1e6 < gpu("v100").fp32_tflops
+
+
+def test_winograd_in_four_kernels_computes_sixteen_images_for_one() -> None:
+    """The grids of cuDNN 8.9 show that, on every GPU that was measured."""
+    one, sixteen, many = (convolution(images, 1024, 1024, 8) for images in (1, 16, 17))
+    machine = KernelTimer(gpu("v100"))
+
+    def latency_us(product: Product) -> float:
+        assert product.window is not None
+        return min(spent.alone_us for spent in machine._winograd_nonfused(product, product.window))
+
+    assert latency_us(one) > 0.9 * latency_us(sixteen)
+    assert latency_us(many) > 1.2 * latency_us(sixteen)
 
 
 def test_one_tile_more_than_there_are_sms_begins_a_wave() -> None:
