@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,18 +93,19 @@ def export(
         raise UsageError(f"{target / present[0]} exists: choose another folder, or overwrite it")
     unbound = read_unbound(path)
     scheduled = list(_scheduled(unbound))
-    target.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".export-", dir=target) as room:
-        plan, model = Path(room) / names[0], Path(room) / names[2]
+    with _folder(target) as room:
+        plan, model = room / names[0], room / names[2]
         _write_model(path, model)
         dynamic = unbound.schedules_json is not None
         written = device.write_plan(plan, model, scheduled, threads, dynamic_batch=dynamic)
         with model.open("ab") as file:
             file.write(PlanEntry(plan.name, written.checksum).encoded())
-        open_plan(find_exported(Path(room)), threads=threads).close()
-        for made in (Path(room) / name for name in names):
-            if made.exists():
-                made.replace(target / made.name)
+        open_plan(find_exported(room), threads=threads).close()
+        for name in names:
+            if (room / name).exists():
+                (room / name).replace(target / name)
+            else:
+                (target / name).unlink(missing_ok=True)  # weights of a replaced model
     plan, model = target / plan.name, target / model.name
     notes = tuple(_notes(scheduled[0][1]))
     sizes = model.stat().st_size, plan.stat().st_size
@@ -125,6 +127,18 @@ def check(source: StrPath) -> PlanCheck:
     except (IoschedError, OSError) as error:
         return PlanCheck(exported.path, exported.plan, str(error))
     return PlanCheck(exported.path, exported.plan, None)
+
+
+@contextmanager
+def _folder(target: Path) -> Iterator[Path]:
+    """A folder inside of `target` that is deleted, and so is `target` if it is left empty."""
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(prefix=".export-", dir=target) as room:
+            yield Path(room)
+    finally:
+        if not any(target.iterdir()):
+            target.rmdir()
 
 
 def _scheduled(unbound: UnboundModel) -> Iterator[tuple[Model, ScheduleDocument]]:

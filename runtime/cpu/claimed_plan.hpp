@@ -269,6 +269,7 @@ struct ClaimedPlan {
 
   // Other input shapes than those of the programs: plain onnxruntime, on a session that is opened when first needed.
   void run_plain(const std::vector<const OrtValue*>& given, OrtKernelContext* context) {
+    opened->program(0);  // throws in a forked child
     OrtSession* session = plain_session();
     std::vector<const char*> input_names, output_names;
     for (const std::string& name : inputs) input_names.push_back(name.c_str());
@@ -324,7 +325,7 @@ struct ClaimedPlan {
   std::unique_ptr<OpenedPlan> opened;
   bool is_fixed = false;                     // inputs have one shape
   std::vector<std::string> inputs, outputs;  // of the node
-  std::vector<char> unread;  // stands for inputs that no node reads
+  std::vector<char> unread;                  // stands for inputs that no node reads
   std::vector<Places> ports;                 // of each program
   std::mutex mutex;
   std::unique_ptr<OrtSession, void (*)(OrtSession*)> plain{nullptr, nullptr};

@@ -142,6 +142,10 @@ struct Provider : OrtEp {
     api.ignore(api.Logger_LogMessage(logger, kWarning, message, __FILE__, __LINE__, kName));
   }
 
+ public:
+  const pid_t pid = getpid();
+
+ private:
   const std::shared_ptr<const void> factory;
   const ProviderApi& api;  // of the factory
   const OrtApiBase* const base;
@@ -196,7 +200,11 @@ struct Factory : OrtEpFactory, std::enable_shared_from_this<Factory> {
         *made = new Provider(factory->shared_from_this(), factory->api, factory->base, logger, std::move(options));
       });
     };
-    OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* provider) { delete static_cast<Provider*>(provider); };
+    OrtEpFactory::ReleaseEp = [](OrtEpFactory*, OrtEp* released) {
+      // A forked child has no threads to end.
+      auto* provider = static_cast<Provider*>(released);
+      if (provider->pid == getpid()) delete provider;
+    };
     have_no_devices_of_its_own();
   }
 

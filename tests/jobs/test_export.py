@@ -122,6 +122,13 @@ def test_existing_files_are_kept_unless_they_may_be_replaced(folder: Path, optim
         assert model.description == "iosched, 1 threads, plan file"
 
 
+def test_weights_of_a_replaced_model_do_not_stay(folder: Path, optimized: Path) -> None:
+    (folder / "m.onnx.data").write_bytes(b"weights of a larger model")
+    export(optimized, folder, threads=1, overwrite=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["m.onnx", "m.plan"]
+    assert check(folder).reason is None
+
+
 @pytest.mark.parametrize(("shipped", "said"), [("reference", "plain onnxruntime"), ("openvino", "OpenVINO")])
 def test_a_plan_runs_the_schedule_even_where_a_library_has_shipped(tmp_path: Path, shipped: str, said: str) -> None:
     result = export(optimized_file(tmp_path / "m.onnx", branches(), shipped), tmp_path / "out", threads=1)
@@ -157,6 +164,7 @@ def test_text_inputs_are_refused_by_name(tmp_path: Path) -> None:
     write_model(annotated(model, replace(document(model), dtype="string")), model.weights, tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="'s' is of type string, which needs Python"):
         export(tmp_path / "m.onnx", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def retrained(path: Path) -> None:

@@ -281,6 +281,32 @@ def test_a_forked_child_gets_an_error(path: Path) -> None:
     assert session.run(None, {"x": X})[0].shape == (1, 16, 6, 6)
 
 
+FORKING = """
+import os, sys, numpy as np, onnxruntime as ort, iosched
+ort.register_execution_provider_library("iosched", iosched.plugin_path())
+options = ort.SessionOptions()
+options.add_provider_for_devices([d for d in ort.get_ep_devices() if d.ep_name == "iosched"], {})
+session = ort.InferenceSession(sys.argv[1], options)
+session.run(None, {"x": np.zeros((1, 8, 6, 6), np.float32)})
+if child := os.fork():
+    raise SystemExit(os.waitpid(child, 0)[1])
+try:
+    session.run(None, {"x": np.zeros((2, 8, 6, 6), np.float32)})
+except Exception as error:
+    print(error)
+del session
+"""
+
+
+def test_a_forked_child_ends_and_runs_no_other_batch_size_either(tmp_path: Path) -> None:
+    iosched.optimize_batches(data(branches("n")), (1,), device="cpu", budget=1, threads=2).save(tmp_path / "s.onnx")
+    path = export(tmp_path / "s.onnx", tmp_path / "out", threads=2).model
+    words = [sys.executable, "-c", textwrap.dedent(FORKING), str(path)]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "before the process forked" in found.stdout
+
+
 SCRIPT = """
 import sys, numpy as np, onnxruntime as ort, iosched
 ort.register_execution_provider_library("iosched", iosched.plugin_path())
