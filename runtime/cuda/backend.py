@@ -71,7 +71,7 @@ class CudaModel:
     @property
     def kernel_count(self) -> int:
         """Kernel launches of one run."""
-        return len(self.lowering.plan.tasks)
+        return self.lowering.kernel_count
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Runs the model once.
