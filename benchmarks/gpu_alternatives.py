@@ -90,6 +90,7 @@ ROUNDS, MOST_COMPARED_S = 20, 8.0
 
 Lock = IO[bytes]
 NO_BARRIERS = ", no barriers"
+BY_DEMAND = ", by demand"
 
 
 class CaseRun:
@@ -159,11 +160,9 @@ class CaseRun:
         made, spec = self._prepared.paper, spec_of(self._gpu.name) or gpu_spec(PAPER)
         return made if made.spec == spec else on_paper(self._prepared.model, spec, self._case.precision)
 
-    def _compile(
-        self, name: str, schedule: Schedule, *, barriers: bool = True, backend: CudaBackend | None = None
-    ) -> None:
+    def _compile(self, name: str, schedule: Schedule, *, backend: CudaBackend | None = None, **way: bool) -> None:
         with timed(self._seconds, f"compile {name}"):
-            compiled = (backend or self._opened.backend).compile(schedule, barriers=barriers)
+            compiled = (backend or self._opened.backend).compile(schedule, **way)
             self._ours[name] = compiled
             compiled.run(self._prepared.inputs)
 
@@ -196,6 +195,7 @@ class CaseRun:
             self._compile(strategy, result.schedule)
             if index == 0:
                 self._compile(strategy + NO_BARRIERS, result.schedule, barriers=False)
+                self._compile(strategy + BY_DEMAND, result.schedule, by_demand=True)
         return found
 
     def _compared(self, searches: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from iosched.cli.common.output import INPUTS_SEED, Destination, check_destinatio
 from iosched.cli.common.source import input_file, read_model, read_schedules, read_units, stem
 from iosched.cli.help import Command
 from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, optimizing, read_dynamic
-from iosched.cli.optimize_report import as_object, print_estimate, table_rows
+from iosched.cli.optimize_report import as_object, fp16_notes, print_estimate, table_rows
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategies import BASELINE_NAMES
@@ -266,4 +266,5 @@ def _optimize(
     if as_json:
         found = {"model": model.name, **files.as_object(), **as_object(result), **cluster_object(used)}
         emit_result(found, INPUTS_SEED)
-    files.report([(f"{model.name} on {result.device_name}", table_rows(result))], result.notes, as_json=as_json)
+    notes = (*result.notes, *fp16_notes(result))
+    files.report([(f"{model.name} on {result.device_name}", table_rows(result))], notes, as_json=as_json)

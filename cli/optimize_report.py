@@ -40,7 +40,7 @@ shipped verdict candidate precision=document.precision layout=document.runtime.l
 error=document.runtime.error reason
 search.seconds search.states search.transitions search.stages search.signatures search.disturbed
 search.measurements search.repeated search.cache_hits search.gap search.predicted_gap search.gap_of
-kernels.before=kernels_before kernels.after=kernels_after check notes
+kernels.before=kernels_before kernels.after=kernels_after check fp16 notes
 """
 _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
@@ -59,6 +59,12 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
         after_rest={"measured" if name == "iosched" else name: us for name, us in result.rested_us.items()} or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),
+        fp16=result.fp16
+        and {
+            "latency_us": result.fp16.latency_us.value,
+            **json_object(result.fp16.latency_us, ENDS),
+            "speedup": json_object(result.fp16.speedup, RATIO),
+        },
     )
 
 
@@ -118,6 +124,18 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         *(_rest_row(result) if _is_reduced(result) else of_schedules),
         *_check_row(result.check),
         ("time spent", f"{result.seconds:.1f} s"),
+    ]
+
+
+def fp16_notes(result: OptimizeResult) -> list[str]:
+    """What fp16 would gain."""
+    if result.fp16 is None:
+        return []
+    fp16_us, speedup = result.fp16.latency_us.value, result.fp16.speedup
+    gain = f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})"
+    return [
+        f"--precision fp16: {latency_text(fp16_us)} by {_ANALYTIC[False]} instead of"
+        f" {latency_text(fp16_us * speedup.value)}, {gain}"
     ]
 
 

@@ -32,7 +32,7 @@ from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.devices.measured_costs import MeasuredCosts
 from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
-from iosched.profiler.devices.resolve import check_name, remarks, resolve
+from iosched.profiler.devices.resolve import check_name, fp16_gain, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.store.latencies import ModelLatencies
@@ -189,7 +189,8 @@ class _OptimizeJob:
         counts = result.measurements, result.cache_hits, result.seconds
         _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
         _log.info("ships %s: %s", result.shipped, result.reason)
-        return replace(result, notes=(*remarks(self.settings.device), *result.notes))
+        fp16 = fp16_gain(self.opened.device, self.model, self.settings.opening, result.schedule)
+        return replace(result, fp16=fp16, notes=(*remarks(self.settings.device), *result.notes))
 
     def _searched(self) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:

@@ -22,7 +22,7 @@ from iosched.models.files import atomic_write
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.devices.measured_costs import MeasuredCosts
-from iosched.profiler.devices.profiled_device import AttachedModel
+from iosched.profiler.devices.profiled_device import AttachedModel, Fp16Gain
 from iosched.profiler.measuring.deciding import Decision
 from iosched.profiler.measuring.statistics import Interval, Measurement
 from iosched.runtime.compare import Check
@@ -84,6 +84,7 @@ class OptimizeResult:
             alternate.
         slowness: the machine's slowdown during the comparison, relative to stage measurements; None if not measured
             now.
+        fp16: of the same schedule, by the analytic model; None if unknown, in another precision, or no gain for sure.
         check: how its outputs on seeded inputs compare with those of plain onnxruntime; None if they were not.
         first_difference: the first operator that differs, if one was found.
         model: the optimized model for `run` and `save`; None for a transferred result.
@@ -127,6 +128,7 @@ class OptimizeResult:
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None
     slowness: float | None = None
+    fp16: Fp16Gain | None = None
     check: Check | None = None
     first_difference: FirstDifference | None = None
     model: OptimizedModel | None = field(default=None, repr=False, compare=False)

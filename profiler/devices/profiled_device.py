@@ -286,6 +286,14 @@ class Uncertainty(Protocol):
 
 
 @dataclass(frozen=True)
+class Fp16Gain:
+    """A schedule in fp16 by the analytic model: its latency, and its speedup over fp32 by the same model."""
+
+    latency_us: Interval
+    speedup: Interval
+
+
+@dataclass(frozen=True)
 class Way:
     """One way to run a whole model: a schedule in the device's units, and a suffix for unusual ways."""
 

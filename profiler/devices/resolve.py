@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.cpu.remarks import remarks_before as core_remarks_before
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.facts import DeviceFacts
     from iosched.profiler.devices.imported_stages import ImportedProfile
     from iosched.profiler.devices.kind import DeviceKind
-    from iosched.profiler.devices.profiled_device import ProfiledDevice
+    from iosched.profiler.devices.profiled_device import Fp16Gain, ProfiledDevice
     from iosched.profiler.devices.throughput import Throughputs
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.precision import PrecisionName
-    from iosched.scheduler.schedule import Stage
+    from iosched.scheduler.schedule import Schedule, Stage
     from iosched.scheduler.unit_graph import Unit
 
 _CPU, _CUDA, _ANALYTIC = "cpu", "cuda", "analytic"
@@ -201,6 +202,19 @@ def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit,
 
     opened = SimulatedGpu(spec).open(model, OpenSettings(precision=precision, units=units))
     return tuple(search(opened.graph, opened.cost, effort=opened.effort).schedule.stages)
+
+
+def fp16_gain(device: ProfiledDevice, model: Model, settings: OpenSettings, schedule: Schedule) -> Fp16Gain | None:
+    """What fp16 gains over fp32 by the analytic model of this GPU; None if it is unknown or uncertain."""
+    from iosched.profiler.devices.gpus import card_of
+
+    if device.info.kind != KINDS[_CUDA] or settings.precision != DEFAULT_PRECISION:
+        return None
+    if (spec := card_of(device.info.name)) is None:
+        return None
+    from iosched.profiler.devices.analytic import device as analytic
+
+    return analytic.fp16_gain(spec, model, settings, schedule)
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> DeviceKind:

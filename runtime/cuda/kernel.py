@@ -18,7 +18,7 @@ from iosched.scheduler.precision import PrecisionName
 
 
 class Kernel(Protocol):
-    """A kernel; one that runs on a GPU is also a `SourceKernel`, `CudnnKernel` or `SessionKernel`."""
+    """A kernel; one that runs on a GPU is also a `SourceKernel`, `CudnnKernel` or `SessionKernel`, or a `JoinNode`."""
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """Computes the kernel in numpy on arrays of any strides; floats in at least float32."""
@@ -107,6 +107,14 @@ class SessionKernel(Kernel, Protocol):
     def operators(self) -> tuple[str, ...]:
         """Its ONNX types, for messages."""
         ...
+
+
+@dataclass(frozen=True)
+class JoinNode:
+    """An empty node of the captured graph between the tasks before and after it; see `Kernel`."""
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True)

@@ -376,7 +376,7 @@ def test_a_gpu_that_is_lost_costs_one_turn_of_one_case(on_host: OnHost, capfd: p
         "inception_v3 b1 fp32": ("done", 2, ["DeviceLostError: an illegal address"]),
         "randwire b1 fp32": ("done", 1, []),
     }
-    ours = {"sequential", "greedy", "paper", "both", "both, no barriers", "concurrent", "merge"}
+    ours = {"sequential", "greedy", "paper", "both", "both, no barriers", "both, by demand", "concurrent", "merge"}
     for entry in entries.values():
         found = entry["found"]
         assert found["correct"]

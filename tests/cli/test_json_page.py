@@ -97,6 +97,7 @@ def files(workdir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def of_schedules(ask: Callable[..., list[Any]]) -> Printed:
     yield "optimize", *ask("optimize", *TEAMS, *CPU)
+    yield "optimize", *ask("optimize", "zoo:squeezenet", *V100, "-o", "squeezenet.onnx")
     for words in ((*V100,), (*V100, "--dry-run"), (*V100, "--batch-sizes", "1,4", "-o", "sizes.onnx"), CPU):
         size = () if "--batch-sizes" in words else ("--batch-size", 1)
         own = ("-o", "cpu.onnx") if words is CPU else ()

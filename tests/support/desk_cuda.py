@@ -29,6 +29,7 @@ INVALID_VALUE = 1
 NO_DEVICE = 100
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
+ILLEGAL_STATE = 401
 NOT_FOUND = 500
 NOT_READY = 600
 ILLEGAL_ADDRESS = 700
@@ -40,8 +41,8 @@ CAPTURE_UNJOINED = 904
 CAPTURE_ISOLATION = 905
 CAPTURED_EVENT = 907
 
-KERNEL, COPY, FILL = range(3)
-"""Kinds of nodes."""
+KERNEL, COPY, FILL, EMPTY = 0, 1, 2, 5
+"""Kinds of nodes, as CUDA numbers them."""
 
 _DISABLE_TIMING = 2
 _RELAXED = 2
@@ -388,6 +389,34 @@ class DeskCuda:
         """The kinds of a graph's nodes; events order others and are none."""
         return [each.kind for each in self._graphs[graph] if each.kind is not None]
 
+    def edges(self, graph: int) -> int:
+        """How many a graph has: events make edges between nodes, and no nodes."""
+        return sum(len(_nodes_before(each.after)) for each in self._graphs[graph] if each.kind is not None)
+
+    def capture_info(self, handle: int) -> tuple[int, list[int]] | None:
+        """The graph of a capturing stream, and the nodes that its next one depends on; None outside of a capture."""
+        stream = self._stream(handle)
+        if stream.capture is None:
+            return None
+        return id(stream.capture), list(map(id, _nodes_before([stream.last] if stream.last else [])))
+
+    def add_empty_node(self, graph: int, before: Sequence[int]) -> int:
+        capture = next(each for each in self._captures() if id(each) == graph)
+        after = [each for each in capture.operations if id(each) in before]
+        assert len(after) == len(before)
+        capture.operations.append(Operation(None, _nothing, after, kind=EMPTY))
+        return id(capture.operations[-1])
+
+    def set_captured_before(self, handle: int, node: int) -> int:
+        """What the next node of a capturing stream depends on; a status."""
+        stream = self._stream(handle)
+        if stream.capture is None or stream.last is None:
+            return ILLEGAL_STATE
+        found = next(each for each in stream.capture.operations if id(each) == node)
+        found.after.append(stream.last)  # events that are joined by it
+        stream.last = found
+        return 0
+
     def graph_destroy(self, graph: int) -> None:
         del self._graphs[graph]
 
@@ -505,6 +534,19 @@ class DeskCuda:
 
 def _nothing() -> None:
     pass
+
+
+def _nodes_before(operations: Sequence[Operation]) -> list[Operation]:
+    """The last nodes among what these are and come after."""
+    found: dict[int, Operation] = {}
+    work = [*operations]
+    while work:
+        operation = work.pop()
+        if operation.kind is None:
+            work += operation.after
+        else:
+            found[id(operation)] = operation
+    return list(found.values())
 
 
 def _run(function: Function, shape: Sequence[int], values: Sequence[Any]) -> None:

@@ -102,7 +102,23 @@ def install() -> DeskCuda:
 
 _GRAPHS = """
 static int (*nodes_of)(void *, void **, size_t *);
-void desk_graphs(void *function) { nodes_of = function; }
+static int (*info_of)(void *, int *, void **, void **, size_t *);
+static int (*add_empty)(void **, void *, void **, size_t);
+static int (*set_before)(void *, void **);
+void desk_graphs(void *nodes, void *info, void *add, void *set) {
+    nodes_of = nodes; info_of = info; add_empty = add; set_before = set;
+}
+int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph, void ***before, size_t *count) {
+    static void *found[1000];
+    *before = found;
+    return info_of(stream, status, graph, found, count);
+}
+int cuGraphAddEmptyNode(void **node, void *graph, void **before, size_t count) {
+    return add_empty(node, graph, before, count);
+}
+int cuStreamUpdateCaptureDependencies(void *stream, void **nodes, size_t count, unsigned flags) {
+    return count == 1 && flags == 1 ? set_before(stream, nodes) : 1;
+}
 int cuGraphGetNodes(void *graph, void **nodes, size_t *count) { return nodes_of(graph, nodes, count); }
 int cuGraphNodeGetType(void *node, int *kind) { *kind = (int)(intptr_t)node - 1; return 0; }
 """
@@ -120,8 +136,30 @@ def _answer_about_graphs(libcuda: ctypes.PyDLL, desk: DeskCuda) -> tuple[Any, ..
             nodes[number] = kind + 1
         return 0
 
-    libcuda.desk_graphs(nodes_of)
-    return (nodes_of,)
+    void, count_of = ctypes.c_void_p, pointer(ctypes.c_size_t)
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, void, pointer(ctypes.c_int), pointer(void), pointer(void), count_of)
+    def info_of(stream: int, status: Any, graph: Any, before: Any, count: Any) -> int:
+        found = desk.capture_info(stream)
+        status[0] = found is not None
+        graph[0], nodes = found or (0, [])
+        count[0] = len(nodes)
+        for number, node in enumerate(nodes):
+            before[number] = node
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, pointer(void), void, pointer(void), ctypes.c_size_t)
+    def add_empty(node: Any, graph: int, before: Any, count: int) -> int:
+        node[0] = desk.add_empty_node(graph, [before[number] for number in range(count)])
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, void, pointer(void))
+    def set_before(stream: int, nodes: Any) -> int:
+        return desk.set_captured_before(stream, nodes[0])
+
+    functions = (nodes_of, info_of, add_empty, set_before)
+    libcuda.desk_graphs(*functions)
+    return functions
 
 
 def _remembering(compile_program: Callable[..., Any], desk: DeskCuda) -> Callable[..., Any]:

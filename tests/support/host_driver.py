@@ -91,6 +91,7 @@ class HostDriver:
         collects: whether garbage is collected in the middle of every capture, as Python may.
         captured: the operations of the capture that goes on.
         pinned: arrays in pinned memory of the host, from which copies are made when the stream comes to them.
+        joins: empty nodes that were asked for in captures.
         mistakes: what a GPU would not forgive, and Python does not let be raised where it happens.
     """
 
@@ -108,6 +109,7 @@ class HostDriver:
         self.launches: list[str] = []
         self.prepared: set[str] = set()
         self.graph_launches = 0
+        self.joins = 0
 
     def current(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -155,6 +157,17 @@ class HostDriver:
             stream.capture, stream.last = before.stream.capture, None
         assert stream.capture is before.stream.capture, "a capture waits for what is not in it"
         self._add(stream, lambda: None, [before])
+
+    def join(self, streams: Sequence[Stream]) -> None:
+        """Later work of all depends on what the first has done."""
+        first = streams[0]
+        if first.capture is None or first.last is None:
+            return
+        behind = closure(first.last)
+        for each in (each for each in streams[1:] if each.capture is first.capture):
+            assert all(id(done) in behind for done in first.capture if done.touches and done.stream is each)
+            self._add(each, lambda: None, [first.last])
+        self.joins += 1
 
     def elapsed_us(self, start: Event, end: Event) -> float:
         assert start.timing

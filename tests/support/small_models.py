@@ -147,6 +147,17 @@ def headed(seed: int = 0) -> onnx.ModelProto:
     return proto_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights)
 
 
+def crossed(width: int, depth: int) -> Model:
+    """Layers of products, each of two neighbors in the layer before; the last layer is summed up."""
+    nodes = [helper.make_node("Relu", ["x"], [f"y0.{column}"]) for column in range(width)]
+    for row in range(1, depth):
+        for column in range(width):
+            reads = [f"y{row - 1}.{column}", f"y{row - 1}.{(column + 1) % width}"]
+            nodes.append(helper.make_node("Mul", reads, [f"y{row}.{column}"]))
+    nodes.append(helper.make_node("Sum", [f"y{depth - 1}.{column}" for column in range(width)], ["y"]))
+    return loaded(proto_of(nodes, {"x": [2, 8]}, {"y": FLOAT}))
+
+
 def chains(count: int) -> dict[str, Model]:
     """So many chains, called a, b, c and so on."""
     return {name: loaded(chain(seed), name) for seed, name in enumerate("abcdefgh"[:count])}

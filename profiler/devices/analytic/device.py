@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError, UsageError
@@ -26,7 +27,7 @@ from iosched.profiler.devices.open_settings import (
     refuse_for_attached_gpus,
     refuse_throughput,
 )
-from iosched.profiler.devices.profiled_device import Baselines, CostDetails, OpenModel, ProfiledDevice
+from iosched.profiler.devices.profiled_device import Baselines, CostDetails, Fp16Gain, OpenModel, ProfiledDevice
 from iosched.profiler.devices.throughput import idle_streams
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.device import DeviceInfo
@@ -35,7 +36,7 @@ from iosched.runtime.reference import SelfCheck
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.unit_graph import UnitGraph, join_units
 
 _LONG_SEARCH = 2_000  # stages computed of a block
@@ -116,6 +117,18 @@ class SimulatedGpu:
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
         return precision_on(self.gpu.name, settings.precision, has_tf32=self.gpu.has_tf32)
+
+
+def fp16_gain(gpu: GpuSpec, model: Model, settings: OpenSettings, schedule: Schedule) -> Fp16Gain | None:
+    """What fp16 gains over fp32, for the operators of `schedule`; None without tensor cores, or within uncertainty."""
+    if gpu.fp16_tensor_tflops is None or quantized_operators(model.graph):
+        return None
+    opened = [SimulatedGpu(gpu).open(model, replace(settings, precision=name)) for name in ("fp16", "fp32")]
+    fp16, fp32 = (AnalyticUncertainty(each.cost, each.launch) for each in opened)
+    stages = tuple(opened[0].units.scheduled(schedule).stages)
+    latency_us = fp16.latency_us(stages)
+    speedup = fp16.speedup(fp32, stages) if 0 < latency_us.value < inf else latency_us
+    return Fp16Gain(latency_us, speedup) if speedup.is_faster else None
 
 
 def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:

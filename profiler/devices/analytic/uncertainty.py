@@ -28,6 +28,7 @@ from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 PartKind = KernelKind | Literal["launches", "side_by_side", "gains"]
 """Parts of one kind share an error."""
+_PRODUCTS = ("convolution", "product")
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Standard deviations to each side of an interval of probability `LEVEL`."""
 P = TypeVar("P", bound=Hashable)
@@ -206,6 +207,16 @@ class AnalyticUncertainty:
         if not below.whole_us:
             return around(1.0 if not above.whole_us else inf, 0.0)
         return around(above.whole_us / below.whole_us, deviation(self.shares(above, below)))
+
+    def speedup(self, other: AnalyticUncertainty, stages: Sequence[Stage]) -> Interval:
+        """The latency of `stages` by `other`, in another precision, over that by this; products share no error."""
+        above, below = other.sum_of(stages), self.sum_of(stages)
+        own = [replace(share, weight=-share.weight) for share in self.shares(below)]
+        products, rest = [], []
+        for shares in (own, other.shares(above)):
+            products.append(deviation([share for share in shares if share.kind in _PRODUCTS]))
+            rest += [share for share in shares if share.kind not in _PRODUCTS]
+        return around(above.whole_us / below.whole_us, hypot(*products, deviation(rest)))
 
     def sum_of(self, stages: Sequence[Stage]) -> Sum[Part]:
         """The latency of consecutive stages and its parts; equal parts are one."""

@@ -17,10 +17,11 @@ import numpy as np
 
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
 from iosched.runtime.cuda.execute.buffers import DeviceBuffers, FlushedWeights, flush_nbytes, flushed_weights
+from iosched.runtime.cuda.execute.launch_order import order_by_demand
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
-from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
+from iosched.runtime.cuda.kernel import CudnnKernel, JoinNode, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.lowering import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Sessions
 from iosched.runtime.hazards import happens_before
@@ -43,6 +44,7 @@ class CudaExecutor:
 
     Attributes:
         cudnn_plans: the cuDNN plans with their stage numbers.
+        kernel_count: kernel launches of one run.
     """
 
     cudnn_plans: tuple[tuple[int, CudnnPlan], ...]
@@ -71,6 +73,7 @@ class CudaExecutor:
             ExecutionError: a kernel does not compile or fails.
         """
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
+        self.kernel_count = lowering.kernel_count
         self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
         self._flush_nbytes = flush_nbytes(model_nbytes, driver.l2_nbytes)
         self._flushed: dict[int, FlushedWeights | None] = {}
@@ -101,11 +104,6 @@ class CudaExecutor:
     def is_empty(self) -> bool:
         """Whether the plan has no tasks."""
         return not self._segments
-
-    @property
-    def kernel_count(self) -> int:
-        """Kernel launches of one run."""
-        return len(self._plan.tasks)
 
     @property
     def graphs(self) -> tuple[Any, ...]:
@@ -288,6 +286,7 @@ class CudaExecutor:
 
     def _prepare(self, cudnn_plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
         """Plans of one lane run one after another and share a workspace."""
+        join, streams = self._driver.join, self._streams  # no reference to self
         workspaces = [0] * len(self._plan.lanes)
         for (lane, _), plan in cudnn_plans.items():
             workspaces[lane] = max(workspaces[lane], plan.workspace_nbytes)
@@ -302,6 +301,8 @@ class CudaExecutor:
                     found[lane, step] = source_launch(kernel, task, self._driver)
                 elif isinstance(kernel, SessionKernel):
                     found[lane, step] = session_launch(kernel, task, self._sessions, self._origin)
+                elif isinstance(kernel, JoinNode):
+                    found[lane, step] = lambda base: lambda stream: join(streams)
         return found
 
     def _launches_at(self, base: Mapping[str, int]) -> dict[tuple[int, int], Launch]:
@@ -333,6 +334,8 @@ class CudaExecutor:
     def _captured(self, tasks: Sequence[tuple[int, int]], runs: Sequence[Mapping[tuple[int, int], Launch]]) -> Any:
         def launch() -> None:
             for launches in runs:
+                if len(self._streams) > 2:
+                    self._driver.join(self._streams)  # as between stages
                 self._fork_and_join(tasks, launches)
 
         return self._lanes.capture(self._origin, launch)
@@ -395,7 +398,7 @@ def segments(lowering: Lowering) -> list[Segment]:
     """The tasks in an order that satisfies all waits, cut before and after those of onnxruntime."""
     order = happens_before(lowering.plan.lanes)
     place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
-    pairs = [place[number] for number in order.sequence]
+    pairs = order_by_demand(lowering) if lowering.by_demand else [place[number] for number in order.sequence]
     found: list[Segment] = []
     current: list[tuple[int, int]] = []
     for pair in pairs:

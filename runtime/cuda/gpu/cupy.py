@@ -20,6 +20,7 @@ import numpy as np
 from iosched.models.errors import DeviceError
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.gpu.driver import Memory, Number
+from iosched.runtime.cuda.gpu.empty_node import add_empty_node
 from iosched.runtime.cuda.gpu.extras import load_lazily
 from iosched.runtime.cuda.gpu.failures import how_to_install, kept_if_lost, no_gpu_error, translated
 from iosched.runtime.cuda.kernel import CudaCall, Gpu
@@ -214,6 +215,11 @@ class CupyDriver:
     def wait(self, stream: Any, event: Any) -> None:
         """See `Driver`."""
         stream.wait_event(event)
+
+    @_with_our_errors
+    def join(self, streams: Sequence[Any]) -> None:
+        """See `Driver`."""
+        add_empty_node([stream.ptr for stream in streams])
 
     @_with_our_errors
     def elapsed_us(self, start: Any, end: Any) -> float:

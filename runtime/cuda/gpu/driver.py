@@ -88,6 +88,10 @@ class Driver(Protocol):
         """Makes later work of the stream wait for the event."""
         ...
 
+    def join(self, streams: Sequence[Any]) -> None:
+        """Adds an empty node to a capture: the first stream has waited for all others, which will wait for it."""
+        ...
+
     def elapsed_us(self, start: Any, end: Any) -> float:
         """Microseconds between two timing events; waits for the later one."""
         ...

@@ -1,6 +1,7 @@
 """Lowers a schedule to an execution plan for streams.
 
-Groups of a stage run on different lanes. By default a stage waits for the whole previous stage, as in the papers; with
+Groups of a stage run on different lanes. By default a stage waits for the whole previous stage, as in the papers: from
+k lanes to m lanes by k * m edges of the captured graph, or by an empty node with k + m where these are fewer. With
 `barriers=False` a call waits only for its inputs.
 """
 
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from operator import attrgetter
 
 import numpy as np
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
-from iosched.runtime.cuda.kernel import Kernel, SessionKernel
+from iosched.runtime.cuda.kernel import JoinNode, Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
@@ -29,7 +32,7 @@ from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 MAX_LANES = 8
 """Maximum number of streams of a plan."""
 
-CUDA_LOWERING = 9
+CUDA_LOWERING = 10
 """Increased when stages run or are timed differently, which invalidates stored measurements."""
 
 
@@ -42,17 +45,24 @@ class Lowering:
         kernels: indexed by the tasks' `kernel`.
         weights: row-major constants by buffer.
         sessions: operators that run in onnxruntime, with their ONNX types.
+        by_demand: whether the capture launches tasks in the order of `order_by_demand`.
     """
 
     checked: CheckedPlan
     kernels: tuple[Kernel, ...]
     weights: Mapping[str, np.ndarray]
     sessions: Mapping[str, tuple[str, ...]]
+    by_demand: bool = False
 
     @property
     def plan(self) -> ExecutionPlan:
         """The plan itself."""
         return self.checked.plan
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernel launches of one run."""
+        return sum(not isinstance(self.kernels[task.kernel], JoinNode) for task in self.plan.tasks)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class _PlanBuilder:
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
-        placed = self._placed()
+        placed = _with_joins(self._placed()) if self.barriers else self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
         steps = [_step(each, self.placement) for each in placed]
         waits = find_waits(steps, n_lanes, barriers=self.barriers)
@@ -245,10 +255,23 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
         yield kernel, reads, writes
 
 
+def _with_joins(placed: Sequence[_PlacedCall]) -> list[_PlacedCall]:
+    """The calls, with a `JoinNode` between two stages where it saves edges; none beside a call in onnxruntime."""
+    stages = [list(calls) for _, calls in groupby(placed, attrgetter("stage"))]
+    found: list[_PlacedCall] = []
+    for before, after in pairwise([[], *stages]):
+        k, m = (len({each.lane for each in stage}) for stage in (before, after))
+        in_graph = not any(isinstance(each.kernel, SessionKernel) for each in (*before, *after))
+        if in_graph and k * m > k + m:
+            found.append(_PlacedCall("join", JoinNode(), (), (), 0, after[0].stage))
+        found += after
+    return found
+
+
 def _step(placed: _PlacedCall, placement: Placement) -> LaneStep:
-    """A call in onnxruntime has the device to itself."""
+    """A call in onnxruntime has the device to itself, and a join is ordered with all calls."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
-    return LaneStep(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
+    return LaneStep(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel | JoinNode))
 
 
 def _span(view: View, placement: Placement) -> Span:

@@ -13,7 +13,9 @@ import onnxruntime
 import pytest
 from host_cuda import needs_compiler
 from host_driver import HostChoice, HostDriver, HostMemory, HostPlan, Stream
+from lowering import random_schedule
 from scripted import fire
+from small_models import crossed
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
@@ -57,6 +59,24 @@ def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
         found = executor.run(callers(model, inputs, executor))
         for name, array in expected(model, inputs).items():
             np.testing.assert_allclose(found.get(name, found.get(f"{name}@caller")), array, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stages_and_copies_of_a_stage_are_joined_in_every_order(seed: int) -> None:
+    """Of lanes that begin late, too."""
+    model = crossed(5, 4)
+    inputs = random_inputs(model.graph.inputs)
+    network = LoweredModel(model, Precision("fp32"))
+    for schedule in (greedy(model.graph), random_schedule(model.graph, seed)):
+        driver = HostDriver(seed)
+        executor = CudaExecutor(lower(network, schedule), driver, HostChoice(driver))
+        joins = driver.joins
+        assert joins or schedule != greedy(model.graph)
+        for _ in range(2):
+            executor.poison()
+            np.testing.assert_allclose(executor.run(inputs)["y"], expected(model, inputs)["y"], rtol=1e-5)
+            executor.time_many(1, 3)
+        assert driver.joins == 4 * joins + 2 * (len(executor._streams) > 2)
 
 
 class Counting(HostDriver):

@@ -20,14 +20,14 @@ import desk_cudnn
 import desk_cupy
 import numpy as np
 import pytest
-from desk_cuda import DeskCuda
+from desk_cuda import EMPTY, FILL, KERNEL, DeskCuda
 from gpu_plans import expected_outputs, relative_error
 from host_driver import HostChoice
 from lowering import random_schedule
 from networks import zoo_model
 from onnx import helper
 from scripted import fire
-from small_models import FLOAT, loaded, proto_of, separable_operators, separables
+from small_models import FLOAT, crossed, loaded, proto_of, separable_operators, separables
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
@@ -43,6 +43,7 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn import fastest
 from iosched.runtime.cuda.cudnn.fastest import CudnnHandles
 from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
+from iosched.runtime.cuda.gpu import empty_node
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Gpu, Pointer, Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
@@ -139,6 +140,37 @@ def test_groups_are_forked_and_joined_in_one_graph(desk: DeskCuda, seed: int) ->
     check(backend(desk, model), model, 1e-5, seed)
     assert desk.calls.count("graphInstantiate") == 6
     assert desk.calls.count("streamWaitEvent") > 6
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_join_is_one_empty_node_where_the_driver_has_such(
+    desk: DeskCuda, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Events alone make no nodes: three lanes follow three others by nine edges, and by six through an empty node."""
+    model, inputs = crossed(3, 3), random_inputs(crossed(3, 3).graph.inputs)
+    if not is_known:
+        monkeypatch.setattr(empty_node, "LIBRARY", "libno-driver.so.1")
+    compiled = backend(desk, model).compile(greedy(model.graph))
+    (graph,) = compiled.executor.graphs
+    kernels = compiled.kernel_count
+    stages = 2 * (6 if is_known else 9)
+    assert sorted(desk.nodes(graph.graph)) == [KERNEL] * kernels + [EMPTY] * (2 * is_known)
+    assert kernels == 10
+    assert desk.edges(graph.graph) == stages + 3  # the sum is behind three
+    compiled.executor.poison()
+    assert relative_error(compiled.run(inputs), expected_outputs(model, inputs)) < 1e-5
+    compiled.executor.time_many(1, 3)
+
+
+def test_an_empty_node_is_added_only_behind_several_nodes_of_a_capture(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    stream = driver.new_stream()
+    driver.join([stream])
+    driver.begin_capture(stream)
+    driver.join([stream])
+    driver.fill(driver.allocate(16).ptr, 0, 16, stream)
+    driver.join([stream])
+    assert desk.nodes(driver.end_capture(stream).graph) == [FILL]
 
 
 @pytest.mark.slow
