@@ -43,13 +43,15 @@ def fusion_key(network: LoweredModel, name: str) -> str:
 
 
 def _timed_with(network: LoweredModel, name: str) -> list[str]:
-    """The operators that the choice for `name` affects: with a Concat, those that write its operands by cuDNN."""
-    graph = network.model.graph
-    joined = {read for call in network.calls[name] if isinstance(call.kernel, Join) for read in call.reads}
-    written = [call for read in joined & graph.producer.keys() for call in network.calls[graph.producer[read]]]
-    by_cudnn = [call for call in written if isinstance(call.kernel, CudnnKernel)]
-    names = {name, *(graph.producer[write] for call in by_cudnn for write in joined.intersection(call.writes))}
-    return [each.name for each in graph.operators if each.name in names]
+    """The operators whose kernels the choice for `name` changes.
+
+    With a Concat, those that write its operands by cuDNN, unless other Concats have these as slices.
+    """
+    calls = [(owner, call) for owner, own in network.calls.items() for call in own]
+    joins = [(owner, read) for owner, call in calls if isinstance(call.kernel, Join) for read in call.reads]
+    alone = {read for owner, read in joins if owner == name} - {read for owner, read in joins if owner != name}
+    by_cudnn = (owner for owner, call in calls if isinstance(call.kernel, CudnnKernel) and alone & {*call.writes})
+    return list(dict.fromkeys([*by_cudnn, name]))
 
 
 def fused_everywhere(network: LoweredModel) -> LoweredModel:

@@ -337,6 +337,18 @@ def test_only_what_cudnn_accesses_is_copied() -> None:
     assert n_copied(network) == [1] * (3 + 2)  # of input and output
 
 
+def test_an_operand_that_another_concat_has_is_not_timed() -> None:
+    """The copy would not save the slice. Both Concats are of one kind."""
+    nodes = [make_node("Conv", ["x", "w"], [name]) for name in "abc"]
+    nodes += [make_node("Concat", [*names], [names.upper()], axis=1) for names in ("ab", "bc")]
+    nodes += [make_node("MaxPool", [name], [f"{name}p"], kernel_shape=[1, 1]) for name in ("AB", "BC")]
+    weights = {"w": weight(8, 8, 1, 1)}
+    model = loaded(proto_of(nodes, {"x": (1, 8, 6, 6)}, ["ABp", "BCp"], weights))
+    latency, asked = of_concats(10, 1)
+    fused_by_choice(LoweredModel(model, FP32), Kept(), latency)
+    assert asked == [("a", "AB")] * 2
+
+
 def is_copied(executor: CudaExecutor) -> bool:
     return any(len(task.writes) > 1 for task in executor._plan.tasks)
 
