@@ -61,12 +61,12 @@ class Padding:
 
     def _found(self, calls: Sequence[KernelCall], unpadded: Iterable[str]) -> Gaps:
         """The padding that all readers keep; rounds of O(calls), each of which finds tensors not to pad."""
-        refused, parts = set(unpadded), {call.reads[0]: call.writes for call in calls if call.kernel == Cut(1)}
+        refused, parts = set(unpadded), _parts(calls)
         while self._multiple > 1:
             gaps, lost = dict(self._gaps), set[str]()
             for call in calls:
                 names = parts.get(call.writes[0], call.writes[:1])
-                wanted = {name: self._missing(name) for name in names if name not in refused}
+                wanted = {name: self._gaps.get(name, self._missing(name)) for name in names if name not in refused}
                 kept = self._kept(call, gaps, self._joined(names, wanted))
                 gaps |= zip(call.writes, kept or [()] * len(call.writes), strict=True)
                 spoilt = [name for name in call.writes if name in refused and gaps.pop(name)]
@@ -128,7 +128,9 @@ class Padding:
     def _constant(self, call: KernelCall, name: str, axes: Sequence[str], gaps: Gaps) -> str:
         array = self._plain.weights[name]
         for axis, tensor in enumerate(axes):
-            array = np.insert(array, [at for at, count in gaps.get(tensor, ()) for _ in range(count)], 0, axis)
+            if tensor in gaps:
+                real = array.take(range(self._channels(tensor)), axis)
+                array = np.insert(real, [at for at, count in gaps[tensor] for _ in range(count)], 0, axis)
         is_tiled = isinstance(call.kernel, Separable) and len(axes) == 2
         return self.builder.add_constant(f"{name}/padded", in_whole_tiles(array) if is_tiled else array)
 
@@ -138,6 +140,17 @@ def _multiple(builder: Builder) -> int:
     if builder.precision.name == "fp16":
         return 8 if builder.gpu.capability >= _VOLTA else 1
     return 4 if builder.precision.name == "tf32" and builder.gpu.has_tf32 else 1
+
+
+def _parts(calls: Sequence[KernelCall]) -> dict[str, tuple[str, ...]]:
+    """The tensors that others are split into, perhaps after a sum or an activation."""
+    found = dict[str, tuple[str, ...]]()
+    for call in reversed(calls):
+        if call.kernel == Cut(1):
+            found[call.reads[0]] = call.writes
+        elif isinstance(call.kernel, AddN) and call.writes[0] in found:
+            found |= dict.fromkeys(call.reads, found[call.writes[0]])
+    return found
 
 
 def _total(zeros: Zeros) -> int:

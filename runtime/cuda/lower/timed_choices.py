@@ -50,7 +50,7 @@ def _timed_with(network: LoweredModel, name: str) -> list[str]:
     calls = [(owner, call) for owner, own in network.calls.items() for call in own]
     joins = [(owner, read) for owner, call in calls if isinstance(call.kernel, Join) for read in call.reads]
     alone = {read for owner, read in joins if owner == name} - {read for owner, read in joins if owner != name}
-    by_cudnn = (owner for owner, call in calls if isinstance(call.kernel, CudnnKernel) and alone & {*call.writes})
+    by_cudnn = (owner for owner, call in calls if alone & {*call.writes} and isinstance(call.kernel, CudnnKernel))
     return list(dict.fromkeys([*by_cudnn, name]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -84,12 +85,18 @@ class Graph:
         return self.add(kind, [x], self.channels[x], kernel_shape=[3, 3], pads=[1] * 4)
 
     def split(self, x: str) -> str:
-        name, first = f"t{len(self.nodes)}", self.draw.randint(1, self.channels[x] - 1)
-        sizes = (first, self.channels[x] - first)
+        first = self.draw.randint(1, self.channels[x] - 1)
+        return self.draw.choice(self.parts(x, (first, self.channels[x] - first)))
+
+    def halves(self, x: str) -> tuple[str, str]:
+        return self.parts(x, (self.channels[x] // 2,) * 2)
+
+    def parts(self, x: str, sizes: tuple[int, int]) -> tuple[str, str]:
+        name = f"t{len(self.nodes)}"
         self.weights[f"{name}/sizes"] = np.array(sizes)
         self.nodes.append(helper.make_node("Split", [x, f"{name}/sizes"], [name, f"{name}b"], axis=1))
         self.channels |= {name: sizes[0], f"{name}b": sizes[1]}
-        return self.draw.choice([name, f"{name}b"])
+        return name, f"{name}b"
 
     def dense(self, x: str) -> str:
         channels, hidden = self.channels[x], self.draw.randint(3, 13)
@@ -242,23 +249,65 @@ def test_the_number_of_kernels_is_the_same() -> None:
         assert padded == plain
 
 
-@pytest.mark.parametrize("closed", [False, True])
-def test_merged_convolutions_write_the_same_zeros(closed: bool) -> None:
-    """One kernel, whose result has each part's zeros behind that part; not behind a part that has none."""
-    graph = Graph(random.Random(0))
+SIBLINGS: dict[str, tuple[Callable[[Graph, str], str], list[int]]] = {
+    "convolutions": (lambda g, x: g.conv(x, 8), [32, 16, 16]),
+    "not zero at zero": (lambda g, x: g.add("LRN", [x], 12, size=3), [28, 16, 12]),
+    "split": (lambda g, x: g.concat(*g.halves(x)), [32, 16, 16]),
+}
+"""What reads the second of two convolutions, and the channels of their merged result and of its parts."""
+
+
+@pytest.mark.parametrize("kind", ["", "LeakyRelu", "Sigmoid"])
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_merged_convolutions_write_the_same_zeros(name: str, kind: str) -> None:
+    """Each part's zeros lie behind, or in, that part."""
+    graph, (read, channels) = Graph(random.Random(0)), SIBLINGS[name]
     parts = [graph.conv("x", channels, size) for channels, size in ((10, 1), (12, 3))]
-    ends = [graph.conv(parts[0], 8), graph.add("LRN", parts[1:], 12, size=3) if closed else graph.conv(parts[1], 8)]
-    model = graph.model(*ends)
+    parts = [graph.add(kind, [part], graph.channels[part]) if kind else part for part in parts]
+    model = graph.model(graph.conv(parts[0], 8), graph.conv(read(graph, parts[1]), 8))
     network, inputs = LoweredModel(model, FP16), random_inputs(model.graph.inputs)
     calls = network.merged_calls(tuple(parts))
     assert calls is not None
-    wide, cut = calls
-    assert [network.builder.shape(name)[1] for name in (*wide.writes, *cut.writes)] == (
-        [28, 16, 12] if closed else [32, 16, 16]
-    )
+    stored = [network.builder.shape(each)[1] for each in (*calls[-1].reads, *calls[-1].writes)]
+    assert stored == ([22, 10, 12] if kind == "Sigmoid" else channels)
     left = [each.name for each in model.graph.operators if each.name not in parts]
     stages = Stage(Strategy.MERGE, tuple((name,) for name in parts)), Stage(Strategy.CONCURRENT, (tuple(left),))
     found = interpreted(lower(network, Schedule((Block(0, stages),))), inputs, seed=0)
+    assert relative_error(found, expected_outputs(model, inputs)) < 2e-2
+
+
+def test_calls_that_cannot_write_the_same_zeros_replace_none() -> None:
+    graph = Graph(random.Random(0), channels=10)
+    made = graph.conv("x", 10)
+    network = LoweredModel(graph.model(graph.conv(made, 8)), FP16)
+    (call,) = network._lowered[made]
+    assert network._padding.merged([call]) == network.calls[made]
+    assert isinstance(call.kernel, Conv)
+    grouped = replace(call, kernel=replace(call.kernel, groups=2))
+    assert network._padding.merged([grouped]) is None
+
+
+def test_filters_of_the_fused_kernel_fill_its_tiles() -> None:
+    for gpu in (Gpu(70, 80), Gpu(90, 132)):
+        graph = Graph(random.Random(0), channels=8)
+        made = graph.conv(graph.depthwise(graph.relu(graph.conv("x", 250))), 130, 1)
+        model = graph.model(graph.conv(made, 8))
+        network = LoweredModel(model, FP16, gpu=gpu).with_fused({made: 0})
+        (call,) = network.calls[made]
+        x, y = (network.builder.shape(name)[1] for name in (call.reads[0], *call.writes))
+        assert (x, y) == (256, 136)
+        wide = (256, 256)
+        assert network.builder.shape(call.reads[2]) == wide
+
+
+def test_a_mean_that_moves_channels_to_another_axis_is_no_reader() -> None:
+    """Of the batch and the rows: what remains of ten images of ten channels has ten columns."""
+    graph = Graph(random.Random(0))
+    mean = graph.add("ReduceMean", [graph.conv("x", 10)], 10, axes=[0, 2], keepdims=0)
+    end = graph.add("Gemm", [mean, graph.constant(10, 4)], 4)
+    model = loaded(proto_of(graph.nodes, {"x": (10, 5, 3, 10)}, [end], graph.weights))
+    inputs = random_inputs(model.graph.inputs)
+    found = interpreted(lower(LoweredModel(model, FP16), random_schedule(model.graph, 1)), inputs, seed=1)
     assert relative_error(found, expected_outputs(model, inputs)) < 2e-2
 
 
