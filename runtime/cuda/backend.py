@@ -34,11 +34,11 @@ from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.lowered_model import CALLER_SUFFIX, LoweredModel, is_supported
 from iosched.runtime.cuda.lower.lowering import Lowering, lower
 from iosched.runtime.cuda.lower.timed_choices import (
+    Fusion,
     LayoutChoice,
     crash_notes,
     fused_by_choice,
     fused_everywhere,
-    fusion_keys,
     layout_by_choice,
     layout_key,
 )
@@ -176,15 +176,15 @@ class CudaBackend:
             self._layout = layout_by_choice(network, choices, partial(self._interleaved_us, choices))
             network = network if self.layout is preferred else network.in_layout(self.layout)
         if choices is not None:
-            self._crashes = crash_notes(choices, [layout_key(first), *fusion_keys(network).values()])
-            network, self._fused = self._fused_by(choices, network)
+            network, self._fused, keys = self._fused_by(choices, network)
+            self._crashes = crash_notes(choices, [layout_key(first), *keys])
         self._network = network
 
     def _interleaved_us(self, choices: Choices, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
         key, fused = layout_key(networks[0]), [self._fused_by(choices, network)[0] for network in networks]
         return self._trials.interleaved_us(fused, lambda network: choices.trying(key, network.layout.value))
 
-    def _fused_by(self, choices: Choices, network: LoweredModel) -> tuple[LoweredModel, Mapping[str, str]]:
+    def _fused_by(self, choices: Choices, network: LoweredModel) -> Fusion:
         return fused_by_choice(network, choices, self._trials.alone_us, self._trials.prepare)
 
     @property

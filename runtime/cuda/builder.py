@@ -84,7 +84,10 @@ class Builder:
 
     def weight(self, name: str, array: np.ndarray) -> str:
         """Adds a C-contiguous constant in the stored float type and returns its unique name."""
-        stored = array.astype(self.precision.dtype) if array.dtype.name in _FLOATS else array
+        return self.add_constant(name, array.astype(self.precision.dtype) if array.dtype.name in _FLOATS else array)
+
+    def add_constant(self, name: str, stored: np.ndarray) -> str:
+        """Adds a C-contiguous constant as it is and returns its unique name."""
         known = self.weights.get(name)
         unique = name
         number = 1

@@ -61,10 +61,10 @@ class PartTimer:
         """Compiles all kernels of a network."""
         self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
 
-    def alone_us(self, network: LoweredModel, name: str) -> float:
-        """Microseconds of one operator alone; infinite if it fails."""
+    def alone_us(self, network: LoweredModel, names: Sequence[str]) -> float:
+        """Microseconds of operators alone, one after another; infinite if one fails."""
         try:
-            executor = self.stage(network, Stage(Strategy.CONCURRENT, ((name,),)))
+            executor = self.stage(network, Stage(Strategy.CONCURRENT, (tuple(names),)))
             if executor is None:
                 return math.inf
             with closing(executor):

@@ -129,7 +129,7 @@ def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnP
     """The model as `CudaBackend` lowers it with these choices and no timing."""
     network = LoweredModel(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
     layout = layout_by_choice(network, choices, _untimed).layout
-    found, _ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
+    found, *_ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
     return found
 
 
@@ -145,5 +145,5 @@ def _untimed(networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
     raise AssertionError(f"{len(networks)} networks were to be timed without a GPU")
 
 
-def _never(network: LoweredModel, name: str) -> float:
-    raise AssertionError(f"{name} of {network.model.name} was to be timed without a GPU")
+def _never(network: LoweredModel, names: Sequence[str]) -> float:
+    raise AssertionError(f"{', '.join(names)} of {network.model.name} was to be timed without a GPU")

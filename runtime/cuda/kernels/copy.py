@@ -13,7 +13,7 @@ from iosched.models.node_attributes import integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble, stored
-from iosched.runtime.cuda.source.loops import Operand, collapse, operand, shape_of, transposed
+from iosched.runtime.cuda.source.loops import Operand, collapse, operand, pack_width, shape_of, transposed
 from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
 from iosched.runtime.plan import View
 
@@ -21,12 +21,16 @@ _TILE = 32
 _TILE_ROWS = 8
 _MIN_TILED = 16  # shorter axes leave most of a tile idle
 
+MAX_PAIRS = 16
+"""Their arguments stay below the 4 kB of a launch."""
+
 
 @dataclass(frozen=True)
 class Copy:
     """y = x between any strides and types; changes of memory order go through shared memory in tiles.
 
-    Floats become integers by truncation. Changes are made in the order of the attributes.
+    Floats become integers by truncation. Changes are made in the order of the attributes. Without changes, there may be
+    up to `MAX_PAIRS` pairs of x and y, all of one type.
 
     Attributes:
         permutation: axis k of the copy is axis `permutation[k]` of x.
@@ -41,7 +45,10 @@ class Copy:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        x, y = reads[0], writes[0]
+        for x, y in zip(reads, writes, strict=True):
+            self._write(x, y)
+
+    def _write(self, x: np.ndarray, y: np.ndarray) -> None:
         if self.permutation is not None:
             x = x.transpose(self.permutation)
         if self.reshapes:
@@ -54,6 +61,8 @@ class Copy:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
+        if len(reads) > 1:
+            return _call_of_pairs(reads, writes)
         x, y = map(operand, _as_known_types(reads[0], writes[0]))
         shape, target = shape_of(reads[0]), shape_of(writes[0])
         if self.permutation is not None:
@@ -87,6 +96,26 @@ def _copy_call(extents: Sequence[int], x: Operand, y: Operand) -> CudaCall:
     if tiled_axis is None:
         return pointwise_call(extents, [x], y, "const auto y = x0;", entry="copy")
     return _tiled_call(loop.extents, tiled_axis, *loop.operands)
+
+
+def _call_of_pairs(reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
+    parameters, parts, arguments, end = list[str](), list[str](), list[Argument](), 0
+    for k, pair in enumerate(zip(reads, writes, strict=True)):
+        x, y = map(operand, _as_known_types(*pair))
+        loop = collapse(shape_of(pair[1]), [x, y])
+        width, item, axes = pack_width(loop), C_TYPES[y.dtype], range(len(loop.extents))
+        end += loop.count // width
+        arguments += [Pointer(k), Pointer(len(reads) + k), np.int32(end)]
+        for axis in axes:
+            packed = axis == axes[-1]
+            arguments.append(np.int32(loop.extents[axis] // (width if packed else 1)))
+            arguments += [np.int64(each.strides[axis] * (width if packed else 1)) for each in loop.operands]
+        parameters += [f"const {item}* __restrict__ x{k}, {item}* __restrict__ y{k}, int end{k}"]
+        parameters += [f"int e{k}_{axis}, long long xs{k}_{axis}, long long ys{k}_{axis}" for axis in axes]
+        walk = "\n".join(_STEP.format(at=f"{k}_{axis}") for axis in reversed(axes))
+        parts.append(_PAIR.format(k=k, start=f"end{k - 1}" if k else "0", walk=walk, pack=f"Pack<{item}, {width}>"))
+    source = _PAIRS.format(preamble=preamble([y.dtype]), parameters=", ".join(parameters), parts="".join(parts))
+    return launch(source, "copy_pairs", end, arguments)
 
 
 def _tiled_axis(extents: Sequence[int], x: Operand, y: Operand) -> int | None:
@@ -232,3 +261,20 @@ extern "C" __global__ void copy_reshaped(const {x_type}* __restrict__ x, {y_type
   y[y_at] = {value};
 }}
 """
+
+_PAIRS = """{preamble}
+extern "C" __global__ void copy_pairs({parameters}) {{
+  const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;
+{parts}}}
+"""
+
+_PAIR = """  if (index < (unsigned int)end{k}) {{
+    unsigned int rest = index - (unsigned int){start};
+    long long i, from = 0, to = 0;
+{walk}
+    *reinterpret_cast<{pack}*>(y{k} + to) = *reinterpret_cast<const {pack}*>(x{k} + from);
+    return;
+  }}
+"""
+
+_STEP = """    i = rest % (unsigned int)e{at}; rest /= (unsigned int)e{at}; from += i * xs{at}; to += i * ys{at};"""

@@ -29,7 +29,7 @@ MAX_TAPS = 49
 _THREADS = 256
 _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
 _GROUPS = (4, 2, 1)
-_MULTIPLE = (128, 128)  # of input and output channels: slabs and tiles stay within the padded weight
+_MULTIPLE = 128  # of input and output channels: slabs and tiles stay within the padded weight
 _MAX_KEPT = 48  # floats of an input row in a thread's registers
 _MAX_LOADED = 40  # floats of several rows that a thread loads at once
 
@@ -243,6 +243,9 @@ def lower_separable(
 def pointwise_weight(weight: np.ndarray, *, by_fma: bool) -> np.ndarray:
     """The ONNX weight (O, I, 1, 1), zero-padded, as (I, O) for FMA or (O, I) for tensor cores."""
     matrix = weight[:, :, 0, 0]
-    margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
-    padded = np.pad(matrix, margins)
-    return np.ascontiguousarray(padded.T if by_fma else padded)
+    return in_whole_tiles(matrix.T if by_fma else matrix)
+
+
+def in_whole_tiles(matrix: np.ndarray) -> np.ndarray:
+    """A matrix for `Separable`, zero-padded."""
+    return np.ascontiguousarray(np.pad(matrix, [(0, -extent % _MULTIPLE) for extent in matrix.shape]))

@@ -16,6 +16,7 @@ from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
+from iosched.runtime.cuda.lower.padding import Padding
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Stage
@@ -34,7 +35,8 @@ class LoweredModel:
     Attributes:
         layout: of feature maps.
         gpu: the target GPU.
-        fused: variants of the kernel for a depthwise and a pointwise convolution, by operator.
+        fused: variants of the kernel for a depthwise and a pointwise convolution, by operator; a Concat in it copies
+            operands that cuDNN accesses with one kernel, instead of having them written as slices of its result.
     """
 
     def __init__(
@@ -59,26 +61,33 @@ class LoweredModel:
         if not is_supported(model):
             raise ValueError(f"{model.name!r} has tensors of unknown or zero size")
         self.model, self.precision, self.layout, self.gpu, self.fused = model, precision, layout, gpu, fused
-        self.builder: Builder = Builder.of(model, precision, layout, gpu) if base is None else base.builder.copy()
+        self._plain: Builder = Builder.of(model, precision, layout, gpu) if base is None else base._plain.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
         self._keys: dict[str, str] = {}
         self._lowered: dict[str, list[KernelCall]] = {
             operator.name: base._lowered[operator.name]
             if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
-            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name))
+            else lower_operator(self._plain, operator, self._nodes, fused.get(operator.name))
             for operator in model.graph.operators
         }
         self._rectified = rectifiable(model.graph, self._lowered)
-        self.calls = hoisted(self.builder, self._lowered, self._rectified)
+        calls = hoisted(self._plain, self._lowered, self._rectified)
+        self._padding = Padding(self._plain, [call for own in calls.values() for call in own])
+        self.calls = {name: self._padding.padded(own) for name, own in calls.items()}
 
     def with_fused(self, fused: Fused) -> LoweredModel:
-        """The network with one kernel for depthwise and pointwise convolution in some operators.
+        """The network with one kernel for some operators: for depthwise and pointwise convolution, or to copy.
 
         Args:
             fused: kernel variants by operator; ignored where the kernel does not apply.
         """
         return LoweredModel(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
+
+    @property
+    def builder(self) -> Builder:
+        """Tensors and constants of the calls."""
+        return self._padding.builder
 
     @property
     def has_images(self) -> bool:
@@ -126,7 +135,7 @@ class LoweredModel:
         return [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
 
     def _place(self, calls: Sequence[KernelCall]) -> Placement:
-        return place_calls(calls, self.builder.tensors, self.layout, self.fixed, self.builder.weights)
+        return place_calls(calls, self.builder.tensors, self.layout, self.fixed, self.builder.weights, self.fused)
 
     def _differs(self, spec: TensorSpec) -> bool:
         stored = self.builder.tensors[spec.name]
@@ -163,7 +172,8 @@ class LoweredModel:
         """Calls of the merged operators; None if they cannot be merged."""
         if names not in self._merged:
             operators = [self.model.graph.by_name[name] for name in names]
-            self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)
+            calls = lower_merged(self._plain, operators, self._nodes, self._rectified)
+            self._merged[names] = None if calls is None else self._padding.merged(calls)
         return self._merged[names]
 
 

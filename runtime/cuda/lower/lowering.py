@@ -18,7 +18,7 @@ from iosched.models.graph import TensorSpec
 from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import JoinNode, Kernel, SessionKernel
-from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.copy import MAX_PAIRS, Copy
 from iosched.runtime.cuda.layout import is_row_major
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
@@ -180,8 +180,11 @@ class _PlanBuilder:
                 continue
             place_of = (lanes[site.stage, site.group], site.stage)
             if index in placement.elided:
-                for operand, target in placement.copies.get(index, ()):
-                    found.append(_PlacedCall(site.operator, Copy(), (placement.views[operand],), (target,), *place_of))
+                pairs = placement.copies.get(index, ())
+                for start in range(0, len(pairs), MAX_PAIRS):
+                    names, targets = zip(*pairs[start : start + MAX_PAIRS], strict=True)
+                    operands = tuple(placement.views[name] for name in names)
+                    found.append(_PlacedCall(site.operator, Copy(), operands, targets, *place_of))
                 continue
             for kernel, reads, writes in self._calls(call, site.operator):
                 found.append(_PlacedCall(site.operator, kernel, reads, writes, *place_of))

@@ -29,6 +29,7 @@ class _PlacementBuilder:
         constants: weights, always row-major.
         aligned: tensors that need `ALIGNMENT_NBYTES`.
         gapless: tensors that must not be columns of several rows.
+        copied: results of Concats that aligned tensors must not be columns of.
         rows: number of rows of buffers that are tables.
     """
 
@@ -38,6 +39,7 @@ class _PlacementBuilder:
     constants: frozenset[str]
     aligned: frozenset[str]
     gapless: frozenset[str]
+    copied: frozenset[str]
     homes: StorageMap
     rows: dict[str, int] = field(default_factory=dict)
 
@@ -70,6 +72,7 @@ def place_calls(
     layout: Layout,
     fixed: Iterable[str] = (),
     constants: Iterable[str] = (),
+    copied: Iterable[str] = (),
 ) -> Placement:
     """Places every tensor of `calls`; O(calls * operands).
 
@@ -77,13 +80,16 @@ def place_calls(
         layout: of feature maps.
         fixed: tensors that need buffers of their own.
         constants: weights, which also do, and are row-major.
+        copied: results of Concats whose operands stay in buffers of their own if cuDNN accesses them.
 
     Raises:
         ValueError: the output of a Join is empty or already placed.
     """
     sizes = {name: spec.nbytes for name, spec in tensors.items()}
     owners, weights = frozenset((*fixed, *constants)), frozenset(constants)
-    builder = _PlacementBuilder(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), StorageMap(sizes))
+    builder = _PlacementBuilder(
+        tensors, layout, owners, weights, _aligned(calls), _gapless(calls), frozenset(copied), StorageMap(sizes)
+    )
     left: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -149,6 +155,8 @@ def _place_operands(builder: _PlacementBuilder, call: KernelCall, axis: int) -> 
 
     def may_move(name: str, column: int) -> bool:
         if name in builder.fixed or builder.rows.get(name, rows) != rows or (rows > 1 and name in builder.gapless):
+            return False
+        if target in builder.copied and any(builder.homes.resolve(tensor)[0] == name for tensor in builder.aligned):
             return False
         return builder.stays_aligned(name, target, column)
 

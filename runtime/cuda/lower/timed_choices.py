@@ -1,8 +1,9 @@
-"""Lowerings that are chosen by timing: one kernel or two for separable convolutions, and the layout of feature maps.
+"""Lowerings that are chosen by timing: of separable convolutions, of Concats, and the layout of feature maps.
 
-One kernel saves a launch and memory traffic, but recomputes the depthwise part for each tile of output channels, where
-cuDNN multiplies faster. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or
-permission to time, there are two kernels and the preferred layout.
+One kernel for a separable convolution saves a launch and memory traffic, but recomputes the depthwise part for each
+tile of output channels, where cuDNN multiplies faster. One kernel that copies a Concat's operands takes a launch, but
+cuDNN copies each slice that it writes where its engine cannot. The best layout depends on shapes, precision, GPU and
+cuDNN. Without a known choice or permission to time, there are two kernels, slices and the preferred layout.
 """
 
 from __future__ import annotations
@@ -13,33 +14,54 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from iosched.runtime.cuda.builder import Join
 from iosched.runtime.cuda.cudnn.chooser import Choices, CudnnPlanCandidate, candidates_from_text, candidates_to_text
-from iosched.runtime.cuda.kernels.separable import Separable
+from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fused import SEPARABLE
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
-VARIANTS = 3
+_CONCAT = "Concat"
+VARIANTS = {SEPARABLE: 3, _CONCAT: 1}
+"""Number of variants of one kernel, by type of operator in the order of the choices."""
+
 GAIN = 0.97
 """A choice that is not the default must be faster by this factor: less may be noise."""
 
-_TWO = "two kernels"
+_DEFAULT = {SEPARABLE: "two kernels", _CONCAT: "slices"}
 _ONE = "one kernel, variant "
 
 
-OperatorLatency = Callable[[LoweredModel, str], float]
-"""Microseconds of an operator alone in a network; infinite if it fails."""
+OperatorLatency = Callable[[LoweredModel, Sequence[str]], float]
+"""Microseconds of operators alone in a network, one after another; infinite if one fails."""
 
 
 def fusion_key(network: LoweredModel, name: str) -> str:
-    """Key of an operator's choice: a hash of its two kernels and the layout of their tensors."""
-    return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
+    """Key of an operator's choice: a hash of the kernels that are timed and the layout of their tensors."""
+    kernels = [network.layout_of(each) for each in _timed_with(network, name)]
+    return "fused " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
+
+
+def _timed_with(network: LoweredModel, name: str) -> list[str]:
+    """The operators whose kernels the choice for `name` changes.
+
+    With a Concat, those that write its operands by cuDNN, unless other Concats have these as slices.
+    """
+    calls = [(owner, call) for owner, own in network.calls.items() for call in own]
+    joins = [(owner, read) for owner, call in calls if isinstance(call.kernel, Join) for read in call.reads]
+    alone = {read for owner, read in joins if owner == name} - {read for owner, read in joins if owner != name}
+    by_cudnn = (owner for owner, call in calls if alone & {*call.writes} and isinstance(call.kernel, CudnnKernel))
+    return list(dict.fromkeys([*by_cudnn, name]))
 
 
 def fused_everywhere(network: LoweredModel) -> LoweredModel:
     """The network with one kernel wherever possible."""
     operators = network.model.graph.operators
-    return network.with_fused({each.name: 0 for each in operators if each.type == SEPARABLE})
+    return network.with_fused({each.name: 0 for each in operators if each.type in VARIANTS})
+
+
+Fusion = tuple[LoweredModel, Mapping[str, str], Sequence[str]]
+"""A network, its choices that are not the default by key, and the keys of all of its choices."""
 
 
 def fused_by_choice(
@@ -47,45 +69,52 @@ def fused_by_choice(
     choices: Choices,
     latency_us: OperatorLatency,
     prepare: Callable[[LoweredModel], None] = lambda network: None,
-) -> tuple[LoweredModel, Mapping[str, str]]:
-    """The network with one kernel where that is faster, and these choices by key. Each distinct operator is timed once.
+) -> Fusion:
+    """The network with one kernel where that is faster. Each distinct operator is timed once.
 
     Args:
-        network: with two kernels everywhere.
+        network: with nothing fused.
         prepare: called with each network before its operators are timed.
     """
-    keys = fusion_keys(network)
-    known = {key: choices.choice(key) for key in keys.values()}
-    if choices.times:
-        first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
-        known |= _timed_fusion(network, first, choices, latency_us, prepare)
-    fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
-    found = network.with_fused(fused) if fused else network
-    return found, {keys[name]: str(known[keys[name]]) for name in fused}
+    chosen, asked = dict[str, str](), list[str]()
+    for kind in VARIANTS:
+        keys = fusion_keys(network, kind)
+        known = {key: choices.choice(key) for key in keys.values()}
+        if choices.times:
+            first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
+            known |= _timed_fusion(network, kind, first, choices, latency_us, prepare)
+        fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
+        network = network.with_fused({**network.fused, **fused}) if fused else network
+        chosen |= {keys[name]: str(known[keys[name]]) for name in fused}
+        asked += keys.values()
+    return network, chosen, asked
 
 
 def _timed_fusion(
     network: LoweredModel,
+    kind: str,
     names: Mapping[str, str],
     choices: Choices,
     latency_us: OperatorLatency,
     prepare: Callable[[LoweredModel], None],
 ) -> dict[str, str]:
-    prepare(network)
+    timed = {key: _timed_with(network, name) for key, name in names.items()}
+    if names:
+        prepare(network)
 
     def tried_us(variants: LoweredModel, key: str, text: str) -> float:
         if text in choices.fatal(key):
             return math.inf
         with choices.trying(key, text):
-            return latency_us(variants, names[key])
+            return latency_us(variants, timed[key])
 
-    best = {key: (_TWO, GAIN * tried_us(network, key, _TWO)) for key in names}
-    for variant in range(VARIANTS if names else 0):
-        other = network.with_fused(dict.fromkeys(names.values(), variant))
+    best = {key: (_DEFAULT[kind], GAIN * tried_us(network, key, _DEFAULT[kind])) for key in names}
+    for variant in range(VARIANTS[kind] if names else 0):
+        other = network.with_fused({**network.fused, **dict.fromkeys(names.values(), variant)})
         prepare(other)
-        for key, name in names.items():
-            one = any(isinstance(call.kernel, Separable) for call in other.calls[name])
-            latency = tried_us(other, key, f"{_ONE}{variant}") if one else math.inf
+        for key, own in timed.items():
+            is_other = any(other.layout_of(name) != network.layout_of(name) for name in own)
+            latency = tried_us(other, key, f"{_ONE}{variant}") if is_other else math.inf
             if latency < best[key][1]:
                 best[key] = (f"{_ONE}{variant}", latency)
     return {key: choices.choose(key, text) for key, (text, _) in best.items()}
@@ -102,10 +131,10 @@ def crash_notes(choices: Choices, keys: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def fusion_keys(network: LoweredModel) -> dict[str, str]:
-    """The key of each operator with a choice."""
-    operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
-    return {name: fusion_key(network, name) for name in operators}
+def fusion_keys(network: LoweredModel, kind: str) -> dict[str, str]:
+    """The key of each operator of type `kind` with a choice."""
+    operators = [each.name for each in network.model.graph.operators if each.type == kind]
+    return {name: fusion_key(network, name) for name in operators if kind != _CONCAT or _timed_with(network, name)[1:]}
 
 
 def _variant(text: str | None) -> int | None:

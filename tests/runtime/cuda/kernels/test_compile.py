@@ -78,6 +78,7 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
     yield Slice((0, 0, 3, 31), (1, 1, 2, -1)), (IMAGES,), ((2, 16, 14, 20),)
     yield from ((Pad((0, 1, 2, 2), mode), (IMAGES,), ((2, 18, 36, 37),)) for mode in ("constant", "edge", "reflect"))
     yield Copy((0, 1, 3, 2)), ((2, 16, 33, 32),), (IMAGES,)
+    yield Copy(), (IMAGES, (2, 20, 32, 33)), (IMAGES, (2, 20, 32, 33))
     yield Copy((0, 2, 1)), ((2, 64, 48),), ((2, 48, 64),)
     yield Copy(reshapes=True), ((2, 6, 4, 5),), ((5, 4, 3, 4),)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from host_cuda import Placed, blank, check, needs_compiler, put
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_kernels import lowered, normal
 from onnx import helper
 
-from iosched.runtime.cuda.kernels.copy import Copy, common_factors
+from iosched.runtime.cuda.kernels.copy import MAX_PAIRS, Copy, common_factors
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.plan import View
 
 
@@ -84,9 +85,42 @@ def test_types_without_arithmetic_are_copied_bit_by_bit(dtype: str, bits: str) -
     def views(kind: str) -> tuple[View, View]:
         return View("x", kind, (2, 3, 4, 5), 0, 240), View("y", kind, (2, 3, 4, 5), 0, 240)
 
+    (x, y), (known_x, known_y) = views(dtype), views(bits)
     for copy in (Copy(), Copy(reshapes=True), Copy(permutation=(0, 1, 2, 3))):
-        (x, y), (known_x, known_y) = views(dtype), views(bits)
         assert copy.call([x], [y]) == copy.call([known_x], [known_y])
+    assert Copy().call([x, x], [y, y]) == Copy().call([known_x] * 2, [known_y] * 2)
+
+
+PAIRS = st.tuples(
+    st.sampled_from([(1, 1, 1, 1), (2, 3, 5, 7), (2, 8, 5, 7), (1, 24, 4, 4), (3, 16, 1, 1), (1, 33, 2, 9)]),
+    st.integers(0, 9),
+    st.sampled_from(Layout),
+)
+
+
+@needs_compiler
+@settings(max_examples=12, deadline=None)
+@given(st.lists(PAIRS, min_size=2, max_size=5))
+def test_several_tensors_become_slices_of_wider_ones(pairs: list[tuple[tuple[int, ...], int, Layout]]) -> None:
+    """In one launch, whatever their shapes and layouts are."""
+    reads, writes = list[Placed](), list[Placed]()
+    for number, (shape, before, layout) in enumerate(pairs):
+        reads.append(put(normal(*shape) + number, layout=layout))
+        writes.append(blank(shape, before=before, after=3, layout=layout))
+    check(Copy(), reads, writes)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float16", "int64", "bool", "uint8"])
+def test_as_many_tensors_as_can_be_of_other_types(dtype: str) -> None:
+    values = [(normal(2, 8, 3, 3) * 9 + k).astype(dtype) for k in range(MAX_PAIRS)]
+    check(Copy(), [put(each) for each in values], [blank((2, 8, 3, 3), dtype, before=8) for _ in values])
+
+
+def test_arguments_of_several_tensors_fit_a_launch() -> None:
+    """4 kB, with 8 bytes for each: four axes that do not join."""
+    x, y = (View("t", "float32", (2, 3, 4, 5), 0, 480, strides) for strides in ((960, 240, 48, 8), (4, 8, 24, 96)))
+    assert 8 * len(Copy().call([x] * MAX_PAIRS, [y] * MAX_PAIRS).arguments) <= 4096
 
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.randoms(use_true_random=False))

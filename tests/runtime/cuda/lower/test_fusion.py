@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,9 @@ from host_cuda import needs_compiler
 from host_driver import HostChoice, HostDriver, Kept
 from lowering import random_schedule
 from networks import zoo_model
-from small_models import separable_operators, separables
+from onnx.helper import make_node
+from scripted import fire
+from small_models import loaded, proto_of, separable_operators, separables, weight
 
 from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
@@ -24,14 +26,15 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu, Precision
 from iosched.runtime.cuda.kernels.conv import Convolution
+from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.lowering import lower
-from iosched.runtime.cuda.lower.timed_choices import fused_by_choice, fusion_key
+from iosched.runtime.cuda.lower.timed_choices import OperatorLatency, fused_by_choice, fusion_key
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.baselines import sequential
+from iosched.scheduler.baselines import greedy, sequential
 
 FP32 = Precision("fp32")
 
@@ -64,11 +67,11 @@ def test_all_that_is_timed_is_compiled_before() -> None:
     """Every variant of every operator, so that a GPU's host uses all of its cores."""
     network = LoweredModel(separables(), FP32)
     prepared: list[LoweredModel] = []
-    timed: list[tuple[LoweredModel, str]] = []
+    timed: list[tuple[object, ...]] = []
 
-    def latency_us(timed_network: LoweredModel, name: str) -> float:
+    def latency_us(timed_network: LoweredModel, names: Sequence[str]) -> float:
         assert timed_network in prepared
-        timed.append((timed_network, name))
+        timed.append((timed_network, *names))
         return 1.0
 
     fused_by_choice(network, Kept(), latency_us, prepared.append)
@@ -135,11 +138,12 @@ def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
-def takes(*latencies_us: float) -> tuple[Callable[[LoweredModel, str], float], list[tuple[str, int | None]]]:
+def takes(*latencies_us: float) -> tuple[OperatorLatency, list[tuple[str, int | None]]]:
     """A clock that says so much for two kernels and for each variant; with what was asked."""
     asked: list[tuple[str, int | None]] = []
 
-    def latency(network: LoweredModel, name: str) -> float:
+    def latency(network: LoweredModel, names: Sequence[str]) -> float:
+        (name,) = names
         variant = network.fused.get(name)
         asked.append((name, variant))
         return latencies_us[0 if variant is None else variant + 1]
@@ -154,13 +158,13 @@ def variants(network: LoweredModel) -> set[int]:
 def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
     network, kept = LoweredModel(separables(), FP32), Kept()
     latency, asked = takes(10, 8, 5, 7)
-    found, chosen = fused_by_choice(network, kept, latency)
+    found, chosen, _ = fused_by_choice(network, kept, latency)
     assert variants(found) == {1}
     assert len(fused_kernels(found)) == 3
     assert chosen == kept.known
     assert len(chosen) == 2
     assert len(asked) == 2 * 4
-    again, same = fused_by_choice(network, Kept(kept.known, times=False), latency)
+    again, same, _ = fused_by_choice(network, Kept(kept.known, times=False), latency)
     assert (again.fused, same) == (found.fused, chosen)
     assert len(asked) == 2 * 4
 
@@ -169,7 +173,7 @@ def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
     network = LoweredModel(separables(), FP32)
     for latencies in ((10, 9.9, 11, 12), (10, np.inf, np.inf, np.inf)):
         kept = Kept()
-        found, chosen = fused_by_choice(network, kept, takes(*latencies)[0])
+        found, chosen, _ = fused_by_choice(network, kept, takes(*latencies)[0])
         assert found is network
         assert chosen == {}
         assert set(kept.known.values()) == {"two kernels"}
@@ -178,7 +182,7 @@ def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
 def test_nothing_is_timed_where_nothing_may_be() -> None:
     network = LoweredModel(separables(), FP32)
     latency, asked = takes(10, 1, 1, 1)
-    found, _ = fused_by_choice(network, Kept(times=False), latency)
+    found, *_ = fused_by_choice(network, Kept(times=False), latency)
     assert (found, asked) == (network, [])
 
 
@@ -187,7 +191,7 @@ def test_what_another_process_chose_or_spoiled_holds() -> None:
     key = fusion_key(network, "a")
     assert key == fusion_key(network, "b") != fusion_key(network, separable_operators(network.model)[-1])
     for text, fused in (("one kernel, variant 2", {"a": 2, "b": 2}), ("one kernel, variant x", {}), ("", {})):
-        found, _ = fused_by_choice(network, Kept({key: text}, times=False), takes()[0])
+        found, *_ = fused_by_choice(network, Kept({key: text}, times=False), takes()[0])
         assert dict(found.fused) == fused
 
 
@@ -256,3 +260,133 @@ def test_a_kernel_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch
     error = DeviceLostError("lost")
     with pytest.raises(DeviceLostError):
         CudaBackend(model, driver, HostChoice(driver), FP32, choices=Kept(), layout=Layout.NHWC)
+
+
+def n_copied(network: LoweredModel) -> list[int]:
+    """Number of tensors that each copy is of."""
+    lowering = lower(network, sequential(network.model.graph))
+    return [len(task.reads) for task in lowering.plan.tasks if isinstance(lowering.kernels[task.kernel], Copy)]
+
+
+def of_concats(slices_us: float, copied_us: float) -> tuple[OperatorLatency, list[tuple[str, ...]]]:
+    """A clock for the operators of a Concat; with what was asked."""
+    asked: list[tuple[str, ...]] = []
+
+    def latency(network: LoweredModel, names: Sequence[str]) -> float:
+        asked.append(tuple(names))
+        return copied_us if names[-1] in network.fused else slices_us
+
+    return latency, asked
+
+
+def test_operands_of_a_concat_are_copied_where_that_is_faster() -> None:
+    """It is timed with the convolutions that write them, once for each kind, and the choice is kept."""
+    network, kept = LoweredModel(fire(), FP32), Kept()
+    latency, asked = of_concats(10, 9)
+    found, chosen, keys = fused_by_choice(network, kept, latency)
+    assert asked == [("f1", "f3", "fc")] * 2  # the other Concat is of the same kind
+    assert (n_copied(network), n_copied(found)) == ([1, 1], [1, 2, 2, 1])  # of input and output, and of Concats
+    assert chosen == kept.known == dict.fromkeys(keys, "one kernel, variant 0")
+    again, same, _ = fused_by_choice(network, Kept(kept.known, times=False), latency)
+    assert (again.fused, same, len(asked)) == (found.fused, chosen, 2)
+    inputs = random_inputs(network.model.graph.inputs)
+    for schedule in (greedy(network.model.graph), random_schedule(network.model.graph, 2)):
+        outputs = interpreted(lower(found, schedule), inputs, seed=1)
+        assert relative_error(outputs, expected_outputs(network.model, inputs)) < 1e-5
+
+
+def test_slices_stay_where_copies_gain_nothing_or_nothing_may_be_timed() -> None:
+    network = LoweredModel(fire(), FP32)
+    for kept, latency in ((Kept(), of_concats(10, 9.9)[0]), (Kept(times=False), of_concats(10, 1)[0])):
+        assert fused_by_choice(network, kept, latency)[:2] == (network, {})
+        assert set(kept.known.values()) <= {"slices"}
+
+
+def test_there_is_no_choice_where_slices_are_whole_tensors_or_cudnn_writes_none() -> None:
+    latency, asked = of_concats(10, 1)
+    network = LoweredModel(fire(), FP32, Layout.NCHW)
+    assert fused_by_choice(network, Kept(), latency)[0] is network
+    assert {network.fused.get(names[-1]) for names in asked} == {None}
+    pools = loaded(
+        proto_of(
+            [make_node("MaxPool", ["x"], [name], kernel_shape=[size] * 2, pads=[size // 2] * 4)
+             for name, size in (("a", 1), ("b", 3))] + [make_node("Concat", ["a", "b"], ["y"], axis=1)],
+            {"x": (1, 8, 6, 6)}, ["y"],
+        )
+    )  # fmt: skip
+    assert fused_by_choice(LoweredModel(pools, FP32), Kept(), never)[1:] == ({}, [])
+
+
+def never(network: LoweredModel, names: Sequence[str]) -> float:
+    raise AssertionError(f"{names} are timed")
+
+
+def test_only_what_cudnn_accesses_is_copied() -> None:
+    """What is appended to a tensor that is not read by cuDNN, as in DenseNet, costs a copy of the addition alone."""
+    nodes, weights = [make_node("MaxPool", ["x"], ["c0"], kernel_shape=[1, 1])], {}
+    for k in range(3):
+        weights[f"w{k}"] = weight(8, 8 + 8 * k, 1, 1)
+        nodes += [make_node("MaxPool", [f"c{k}"], [f"p{k}"], kernel_shape=[3, 3], pads=[1] * 4)]
+        nodes += [make_node("Conv", [f"p{k}", f"w{k}"], [f"d{k}"])]
+        nodes += [make_node("Concat", [f"c{k}", f"d{k}"], [f"c{k + 1}"], axis=1)]
+    model = loaded(proto_of([*nodes, make_node("Relu", ["c3"], ["y"])], {"x": (1, 8, 6, 6)}, ["y"], weights))
+    network = LoweredModel(model, FP32).with_fused(dict.fromkeys(("c1", "c2", "c3"), 0))
+    views = network.placement.views
+    assert [views[f"c{k}"].buffer for k in range(4)] == ["c3"] * 4
+    assert [views[f"d{k}"].buffer for k in range(3)] == ["d0", "d1", "d2"]
+    assert n_copied(network) == [1] * (3 + 2)  # of input and output
+
+
+def test_an_operand_that_another_concat_has_is_not_timed() -> None:
+    """The copy would not save the slice. Both Concats are of one kind."""
+    nodes = [make_node("Conv", ["x", "w"], [name]) for name in "abc"]
+    nodes += [make_node("Concat", [*names], [names.upper()], axis=1) for names in ("ab", "bc")]
+    nodes += [make_node("MaxPool", [name], [f"{name}p"], kernel_shape=[1, 1]) for name in ("AB", "BC")]
+    weights = {"w": weight(8, 8, 1, 1)}
+    model = loaded(proto_of(nodes, {"x": (1, 8, 6, 6)}, ["ABp", "BCp"], weights))
+    latency, asked = of_concats(10, 1)
+    fused_by_choice(LoweredModel(model, FP32), Kept(), latency)
+    assert asked == [("a", "AB")] * 2
+
+
+def is_copied(executor: CudaExecutor) -> bool:
+    return any(len(task.writes) > 1 for task in executor._plan.tasks)
+
+
+@needs_compiler
+def test_a_copy_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def timed(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
+        if is_copied(self):
+            raise DeviceLostError("an illegal address")
+        return (10.0,) * repeats
+
+    monkeypatch.setattr(CudaExecutor, "time_many", timed)
+    driver, lost = HostDriver(), 0
+    for _ in range(3):
+        with ProfileDatabase(tmp_path / "p.db") as database:
+            choices = StoredCudnnPlans(database, "gpu")
+            try:
+                backend = CudaBackend(fire(), driver, HostChoice(driver), FP32, choices=choices, layout=Layout.NHWC)
+            except DeviceLostError:
+                lost += 1
+    assert lost == 1
+    assert not backend._network.fused
+    assert "1 (first: 'one kernel, variant 0')" in backend.notes[0]
+
+
+@needs_compiler
+def test_a_backend_copies_where_that_is_faster_and_a_schedule_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
+        return (10.0 - is_copied(self),) * repeats
+
+    monkeypatch.setattr(CudaExecutor, "time_many", timed)
+    model, driver = fire(), HostDriver()
+    opened = partial(CudaBackend, model, driver, HostChoice(driver), FP32, layout=Layout.NHWC)
+    compiled = opened(choices=Kept()).compile(sequential(model.graph))
+    chosen = {key: text for key, text in compiled.cudnn_plans.items() if key.startswith("fused ")}
+    assert list(chosen.values()) == ["one kernel, variant 0"]
+    pinned = opened(choices=Kept(chosen, times=False)).compile(sequential(model.graph))
+    assert pinned.kernel_count == compiled.kernel_count == opened().compile(sequential(model.graph)).kernel_count + 2
+    inputs = random_inputs(model.graph.inputs)
+    assert relative_error(pinned.run(inputs), expected_outputs(model, inputs)) < 1e-5
+    assert driver.mistakes == []
