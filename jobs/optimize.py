@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, opened
 from iosched.jobs.optimizing.comparison import Comparison, comparing
 from iosched.jobs.optimizing.fallback import shipped_plain
+from iosched.jobs.optimizing.in_flight import measured_in_flight, predicted_in_flight
 from iosched.jobs.optimizing.measured_stages import measured_stages_notes
 from iosched.jobs.optimizing.output_check import checked
 from iosched.jobs.optimizing.result import OptimizeResult, result_of
@@ -31,7 +33,7 @@ from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.devices.measured_costs import MeasuredCosts
-from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
@@ -44,6 +46,9 @@ from iosched.scheduler.strategies import NAMES
 from iosched.scheduler.transfer import fitted
 
 _log = logger(__name__)
+
+_SEARCHING = 0.5
+"""The part of the budget for a search on a GPU for throughput, before requests at a time are measured."""
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
@@ -131,11 +136,20 @@ class _OptimizeJob:
     def run(self) -> OptimizeResult:
         with self.time_budget.interrupt.holding():
             if self.settings.objective == "throughput" and self.opened.is_schedulable:
-                here = attached(self.opened)
-                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
+                return self._for_throughput()
             found, verdict, search_seconds = self._decided()
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
+
+    def _for_throughput(self) -> OptimizeResult:
+        here, model, settings = self.opened.here, self.model, self.settings
+        if here is not None and here.teams is not None:
+            return self._result(*best_throughput(here, model, settings, self.observer, self.time_budget))
+        found = self._searched(_SEARCHING)
+        if here is None:
+            return self._result(found, predicted_in_flight(model, self.opened, found, self._verdict(found, None)))
+        faults = Faults(settings.strict)
+        return self._result(found, measured_in_flight(model, here, found, self.observer, self.time_budget, faults))
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
         """What ships and the seconds of the search; one operator after another if no other plan runs."""
@@ -191,12 +205,13 @@ class _OptimizeJob:
         _log.info("ships %s: %s", result.shipped, result.reason)
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
-    def _searched(self) -> SearchResult:
+    def _searched(self, share: float = 1.0) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        return schedule_asked_for(self.opened, self.settings, self.observer, self.time_budget.deadline, self.ahead)
+        deadline = partial(self.time_budget.deadline, share=share)
+        return schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead)
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here

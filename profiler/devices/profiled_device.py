@@ -61,12 +61,15 @@ class CostDetails:
             nothing.
         elsewhere: stages measured on such a device on another machine; nothing for attached ones.
         uncertainty: of computed latencies; None for measured ones.
+        in_flight_us: computes the microseconds between the ends of runs by a schedule of `OpenModel.graph`, if that
+            many go on at the same time; None if that is measured.
     """
 
     throughputs: Throughputs
     idle_share: Callable[[Stage], float | None]
     elsewhere: ImportedProfile = NO_PROFILE
     uncertainty: Uncertainty | None = None
+    in_flight_us: Callable[[Schedule, int], float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,18 @@ class CountsKernelCalls(Protocol):
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """How many kernels of the model, by operator, are "invoked" without a session and how many have "sessions"."""
+        ...
+
+
+@runtime_checkable
+class RunsInFlight(Protocol):
+    """Optional part of an open model: several runs at the same time on one device."""
+
+    def in_flight(self, way: Way, counts: Sequence[int], inputs: Arrays) -> Mapping[int, Candidate]:
+        """The model ready to be timed with this many runs at the same time, or as many as memory suffices for.
+
+        The candidates share models, so only one may run. Raises as `AttachedModel.ready`.
+        """
         ...
 
 

@@ -39,8 +39,12 @@ class DeviceBuffers:
         addresses: of buffers by name; the arena's is "".
     """
 
-    def __init__(self, lowering: Lowering, driver: Driver, stream: Any) -> None:
-        """Allocates, uploads weights, and zeroes the rest; synchronizes.
+    def __init__(
+        self, lowering: Lowering, driver: Driver, stream: Any, weights_of: DeviceBuffers | None = None
+    ) -> None:
+        """Allocates, uploads weights or shares those of the same lowering's other buffers, and zeroes the rest.
+
+        It synchronizes.
 
         Raises:
             DeviceError: the GPU is out of memory.
@@ -49,15 +53,18 @@ class DeviceBuffers:
         self._memory: list[Memory] = []
         self.addresses: dict[str, int] = {}
         with synchronized_on_error(driver, (stream,)):
-            self._fill(lowering, driver, stream)
+            self._fill(lowering, driver, stream, weights_of)
         driver.synchronize(stream)
 
-    def _fill(self, lowering: Lowering, driver: Driver, stream: Any) -> None:
+    def _fill(self, lowering: Lowering, driver: Driver, stream: Any, weights_of: DeviceBuffers | None) -> None:
         arena = self.keep(driver.allocate(self._plan.arena_nbytes))
         self.addresses[""] = arena
         for buffer in self._plan.buffers:
             if buffer.space is MemorySpace.ARENA:
                 self.addresses[buffer.name] = arena + buffer.offset
+                continue
+            if buffer.space is MemorySpace.WEIGHT and weights_of is not None:
+                self.addresses[buffer.name] = self.keep(weights_of.memory_of(buffer.name))
                 continue
             address = self.addresses[buffer.name] = self.keep(driver.allocate(buffer.nbytes))
             if buffer.space is MemorySpace.WEIGHT:
@@ -71,7 +78,7 @@ class DeviceBuffers:
         return memory.ptr
 
     def memory_of(self, buffer: str) -> Memory:
-        """Memory of an input or output buffer; a reference keeps the buffer alive."""
+        """Memory of a buffer outside the arena; a reference keeps the buffer alive."""
         return next(each for each in self._memory if each.ptr == self.addresses[buffer])
 
     def upload(self, inputs: Mapping[str, np.ndarray], stream: Any) -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -92,16 +93,23 @@ def _synchronize_all(driver: Driver, streams: Iterable[Any]) -> None:
             driver.synchronize(stream)
 
 
+_CAPTURING = Lock()
+
+
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Destroying a graph may end a capture. Collecting garbage before each capture would take milliseconds."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    """Destroying a graph may end a capture. Collecting garbage before each capture would take milliseconds.
+
+    Threads capture one after another: the first one to end would resume the collection.
+    """
+    with _CAPTURING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def recorded_events(driver: Driver, stream: Any, launch: Callable[[], object]) -> tuple[Any, Any]:
