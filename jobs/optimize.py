@@ -48,7 +48,7 @@ from iosched.scheduler.transfer import fitted
 _log = logger(__name__)
 
 _SEARCHING = 0.5
-"""The part of the budget for a search on a GPU for throughput, before requests at a time are measured."""
+"""The part of the budget for a search on a GPU for throughput; the rest is for trying requests at a time."""
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
@@ -135,21 +135,17 @@ class _OptimizeJob:
 
     def run(self) -> OptimizeResult:
         with self.time_budget.interrupt.holding():
-            if self.settings.objective == "throughput" and self.opened.is_schedulable:
-                return self._for_throughput()
+            is_for_throughput = self.settings.objective == "throughput" and self.opened.is_schedulable
+            here = self.opened.here
+            if is_for_throughput and here is not None and here.teams is not None:
+                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
             found, verdict, search_seconds = self._decided()
+            if is_for_throughput and here is None:
+                verdict = predicted_in_flight(self.model, self.opened, found, verdict)
+            elif is_for_throughput and here is not None:
+                verdict = measured_in_flight(self.model, here, found, verdict, self.observer, self.time_budget)
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
-
-    def _for_throughput(self) -> OptimizeResult:
-        here, model, settings = self.opened.here, self.model, self.settings
-        if here is not None and here.teams is not None:
-            return self._result(*best_throughput(here, model, settings, self.observer, self.time_budget))
-        found = self._searched(_SEARCHING)
-        if here is None:
-            return self._result(found, predicted_in_flight(model, self.opened, found, self._verdict(found, None)))
-        faults = Faults(settings.strict)
-        return self._result(found, measured_in_flight(model, here, found, self.observer, self.time_budget, faults))
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
         """What ships and the seconds of the search; one operator after another if no other plan runs."""
@@ -205,11 +201,12 @@ class _OptimizeJob:
         _log.info("ships %s: %s", result.shipped, result.reason)
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
-    def _searched(self, share: float = 1.0) -> SearchResult:
+    def _searched(self) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
+        share = _SEARCHING if self.settings.objective == "throughput" else 1.0
         deadline = partial(self.time_budget.deadline, share=share)
         return schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead)
 

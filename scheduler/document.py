@@ -110,11 +110,6 @@ class ScheduleDocument:
         """What ships if OpenVINO does but is missing: "iosched", "sequential", or anything else for "reference"."""
         return str(self.runtime.get(WITHOUT_OPENVINO, "reference"))
 
-    @property
-    def requests_on_gpu(self) -> int:
-        """How many requests a GPU runs at a time; one by a schedule for the cores of a CPU."""
-        return 1 if self.teams is None or self.device_kind == "cpu" else self.teams.requests
-
     def teams_on(self, lanes: int) -> Teams | None:
         """`teams` adapted to `lanes` cores (`for_cores`)."""
         if self.teams is None:

@@ -98,18 +98,6 @@ class CountsKernelCalls(Protocol):
         ...
 
 
-@runtime_checkable
-class RunsInFlight(Protocol):
-    """Optional part of an open model: several runs at the same time on one device."""
-
-    def in_flight(self, way: Way, counts: Sequence[int], inputs: Arrays) -> Mapping[int, Candidate]:
-        """The model ready to be timed with this many runs at the same time, or as many as memory suffices for.
-
-        The candidates share models, so only one may run. Raises as `AttachedModel.ready`.
-        """
-        ...
-
-
 class TeamWays(Protocol):
     """Runs a model in teams of cores, which share images or requests."""
 
@@ -302,10 +290,13 @@ class Uncertainty(Protocol):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run a whole model: a schedule in the device's units, and a suffix for unusual ways."""
+    """One way to run a whole model: a schedule in the device's units, a suffix for unusual ways, and the number of
+    requests at a time on a GPU, if its memory suffices.
+    """
 
     schedule: Schedule
     how: str = ""
+    requests: int = 1
 
     @property
     def text(self) -> str:

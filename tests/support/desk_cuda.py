@@ -127,6 +127,7 @@ class DeskCuda:
         self.launched: list[str] = []
         self.sticky: int | None = None
         self._thread = threading.local()
+        self.lock = threading.RLock()
         self._failures: dict[str, list[int]] = {}
         self._stickies: set[int] = {ILLEGAL_ADDRESS, 719, 214}
         self._pending: list[Operation] = []

@@ -140,7 +140,8 @@ class CudaDevice:
         backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document), layout_of(document))
         schedule = sequential(backend.graph) if document is None else document.schedule
         barriers = document is None or document.runtime.get("barriers") != "none"
-        count = 1 if document is None else document.requests_on_gpu
+        teams = None if document is None or document.device_kind == "cpu" else document.teams  # of a CPU's cores
+        count = 1 if teams is None else teams.requests
         models = backend.compile_in_flight(schedule, count, barriers=barriers)
         first, requests = models[0], Requests(models)
         at_once = f", {len(models)} requests at a time" if len(models) > 1 else ""
@@ -227,12 +228,8 @@ class OpenOnGpu:
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Captures the model in CUDA graphs, copies the inputs to the GPU, and runs it once."""
-        return _placed([self._compiled(way)], inputs)
-
-    def in_flight(self, way: Way, counts: Sequence[int], inputs: Arrays) -> Mapping[int, Candidate]:
-        """See `RunsInFlight`."""
-        models = self._backend.compile_in_flight(way.schedule, max(counts), barriers=way.how != _NO_BARRIERS)
-        return {n: _placed(models[:n], inputs) for n in sorted({min(count, len(models)) for count in counts})}
+        barriers = way.how != _NO_BARRIERS
+        return _placed(self._backend.compile_in_flight(way.schedule, way.requests, barriers=barriers), inputs)
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None

@@ -39,12 +39,11 @@ class DeviceBuffers:
         addresses: of buffers by name; the arena's is "".
     """
 
-    def __init__(
-        self, lowering: Lowering, driver: Driver, stream: Any, weights_of: DeviceBuffers | None = None
-    ) -> None:
-        """Allocates, uploads weights or shares those of the same lowering's other buffers, and zeroes the rest.
+    def __init__(self, lowering: Lowering, driver: Driver, stream: Any, shared: DeviceBuffers | None = None) -> None:
+        """Allocates, uploads weights, and zeroes the rest; synchronizes.
 
-        It synchronizes.
+        Args:
+            shared: other buffers of this lowering, whose weights are used instead.
 
         Raises:
             DeviceError: the GPU is out of memory.
@@ -53,18 +52,18 @@ class DeviceBuffers:
         self._memory: list[Memory] = []
         self.addresses: dict[str, int] = {}
         with synchronized_on_error(driver, (stream,)):
-            self._fill(lowering, driver, stream, weights_of)
+            self._fill(lowering, driver, stream, shared)
         driver.synchronize(stream)
 
-    def _fill(self, lowering: Lowering, driver: Driver, stream: Any, weights_of: DeviceBuffers | None) -> None:
+    def _fill(self, lowering: Lowering, driver: Driver, stream: Any, shared: DeviceBuffers | None) -> None:
         arena = self.keep(driver.allocate(self._plan.arena_nbytes))
         self.addresses[""] = arena
         for buffer in self._plan.buffers:
             if buffer.space is MemorySpace.ARENA:
                 self.addresses[buffer.name] = arena + buffer.offset
                 continue
-            if buffer.space is MemorySpace.WEIGHT and weights_of is not None:
-                self.addresses[buffer.name] = self.keep(weights_of.memory_of(buffer.name))
+            if buffer.space is MemorySpace.WEIGHT and shared is not None:
+                self.addresses[buffer.name] = self.keep(shared.memory_of(buffer.name))
                 continue
             address = self.addresses[buffer.name] = self.keep(driver.allocate(buffer.nbytes))
             if buffer.space is MemorySpace.WEIGHT:

@@ -12,6 +12,9 @@ from typing import Any
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 
+_CAPTURING = Lock()
+"""Of two captures in threads, the first to end would resume the collection of garbage."""
+
 
 class Lanes:
     """A stream and a workspace for each lane, created on first use and shared by all executors.
@@ -52,7 +55,7 @@ class Lanes:
 
         On failure, new streams replace these, whose state is unknown.
         """
-        with _gc_paused():
+        with _CAPTURING, _gc_paused():
             self._driver.begin_capture(origin)
             try:
                 launch()
@@ -93,23 +96,16 @@ def _synchronize_all(driver: Driver, streams: Iterable[Any]) -> None:
             driver.synchronize(stream)
 
 
-_CAPTURING = Lock()
-
-
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Destroying a graph may end a capture. Collecting garbage before each capture would take milliseconds.
-
-    Threads capture one after another: the first one to end would resume the collection.
-    """
-    with _CAPTURING:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
+    """Destroying a graph may end a capture. Collecting garbage before each capture would take milliseconds."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def recorded_events(driver: Driver, stream: Any, launch: Callable[[], object]) -> tuple[Any, Any]:

@@ -41,6 +41,7 @@ from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schedule.schema.json").read_text())
@@ -63,12 +64,11 @@ def inputs_of(seed: int) -> Arrays:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, gain_up_to: int, ours: float = 1.0) -> None:
-    """Runs of the sequential schedule end each 100 us, others each `ours` of that, over the requests up to a limit."""
+    """A run ends each 100 us, or `ours` of that by the schedule found, over the requests up to a limit."""
 
     def measured(candidates: Mapping[str, Candidate], *_: object, **__: object) -> dict[str, Measurement]:
         rates = {name: 100.0 / min(each.in_flight, gain_up_to) for name, each in candidates.items()}
-        rates |= {"iosched": rates["iosched"] * ours} if "iosched" in rates else {}
-        return {name: summarize([each] * 8) for name, each in rates.items()}
+        return {name: summarize([us * (ours if name == "iosched" else 1.0)] * 8) for name, us in rates.items()}
 
     monkeypatch.setattr(in_flight, "measure_rates", measured)
 
@@ -82,12 +82,7 @@ def test_more_requests_are_taken_only_for_a_gain(rates: Mapping[tuple[str, int],
     chosen, best_us = fewest_near_best(rates), min(rates.values())
     assert rates[chosen] <= best_us / 0.95
     assert all(rates[each] > best_us / 0.95 for each in rates if each[1] < chosen[1])
-    assert all(rates[chosen] <= us * (1 + 1e-8) for each, us in rates.items() if each[1] == chosen[1])
-
-
-def test_of_equal_ways_the_first_is_taken() -> None:
-    assert fewest_near_best({("sequential", 1): 0.3, ("iosched", 1): 0.1 + 0.2}) == ("sequential", 1)
-    assert fewest_near_best({("sequential", 1): 0.1 + 0.2, ("iosched", 1): 0.3}) == ("sequential", 1)
+    assert all(rates[chosen] <= us for each, us in rates.items() if each[1] == chosen[1])
 
 
 def test_the_model_plans_requests_for_a_gpu_that_is_not_there(profile: Path) -> None:
@@ -125,10 +120,9 @@ def test_a_large_batch_fills_the_gpu_alone(profile: Path) -> None:
 
 def test_one_request_ships_where_more_gain_nothing(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AnalyticCost, "in_flight_us", lambda cost, schedule, count: 100.0)
-    result = optimized("v100")
-    assert (result.shipped, result.document.teams, result.document.alternatives) == ("sequential", None, ())
-    assert "nothing gains 5%" in result.reason
-    assert not any("never run" in note for note in result.notes)
+    result, plain = optimized("v100"), optimize(fire(), OptimizeSettings(device="v100"))
+    assert replace(result.document, objective="latency").to_json() == plain.document.to_json()
+    assert (result.reason, result.intervals, result.notes) == (plain.reason, plain.intervals, plain.notes)
 
 
 def test_its_file_is_shown_explained_compared_and_runs_on_a_cpu(profile: Path) -> None:
@@ -154,11 +148,13 @@ def test_the_fastest_number_of_requests_ships_on_an_attached_gpu(
     script(monkeypatch, gain_up_to)
     result = optimized("cuda")
     document = result.document
-    assert result.shipped == ("sequential" if requests is None else "iosched")
+    assert result.shipped == "iosched"
     assert document.teams == (None if requests is None else Teams(requests, 1, 1))
     assert result.check is not None
     assert result.check.passed
     if requests is None:
+        plain = optimize(fire(), OptimizeSettings(device="cuda"))
+        assert replace(document, objective="latency").to_json() == plain.document.to_json()
         return
     assert result.ratio is not None
     assert result.ratio.of == "sequential/iosched"
@@ -176,20 +172,12 @@ def test_the_fastest_number_of_requests_ships_on_an_attached_gpu(
 
 
 @needs_compiler
-def test_the_schedule_found_ships_for_one_request_where_that_is_fastest(
-    profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_are_slower_when_compared_do_not_ship(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
-
-    def measured(candidates: Mapping[str, Candidate], *_: object, **__: object) -> dict[str, Measurement]:
-        return {name: summarize([each.time(2)[1] * each.in_flight] * 8) for name, each in candidates.items()}
-
-    monkeypatch.setattr(in_flight, "measure_rates", measured)
+    script(monkeypatch, 4, ours=4.1)  # the sequential schedule has another name when it is compared
     result = optimized("cuda")
     assert (result.shipped, result.document.teams) == ("iosched", None)
-    assert result.document.alternatives == ()
-    assert any(len(stage.groups) > 1 for stage in result.document.schedule.stages)
 
 
 @needs_compiler
@@ -209,15 +197,15 @@ def test_requests_are_measured_and_the_faster_ships(profile: Path, monkeypatch: 
     monkeypatch.setattr(interleaved_models, "RATE_SECONDS", 2e-5)
     seen: list[tuple[str, int]] = []
 
-    def few(candidates: Mapping[str, Candidate], budget: Budget, *rest: object, **named: Callable[[], None]):
+    def few(candidates: Mapping[str, Candidate], budget: Budget, **named: Callable[[], None]):
         seen.extend((name, each.in_flight) for name, each in candidates.items())
-        return measure_rates(candidates, replace(budget, rounds=6, least_rounds=6), *rest, **named)
+        return measure_rates(candidates, replace(budget, rounds=6, least_rounds=6), **named)
 
     monkeypatch.setattr(in_flight, "measure_rates", few)
     result = optimized("cuda", barriers="stage", strategy="greedy")
-    assert seen[:10] == 2 * [(str(count), count) for count in COUNTS]
-    assert [name for name, _ in seen[10:]] == ["sequential", "iosched"]
-    assert set(result.wholes) == {"sequential", "iosched"}
+    assert seen[:10] == [(name, count) for name in ("sequential", "iosched") for count in COUNTS]
+    assert [name for name, _ in seen[10:]] in ([], ["sequential", "iosched"])
+    assert set(result.wholes) >= {"sequential", "iosched"}
 
 
 class SmallGpu(HostDriver):
@@ -277,16 +265,14 @@ def test_a_file_for_teams_of_cores_runs_one_request_on_a_gpu(profile: Path, monk
 
 
 @needs_compiler
-def test_a_schedule_that_fails_leaves_one_operator_after_another(
-    profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_fails_is_left_out(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     script(monkeypatch, 4)
-    whole, plain = CudaBackend.compile_in_flight, sequential(fire().graph)
+    whole = CudaBackend.compile_in_flight
 
-    def failing(backend: CudaBackend, schedule, count: int, *, barriers: bool = True):
-        if [stage.groups for stage in schedule.stages] != [stage.groups for stage in plain.stages]:
+    def failing(backend: CudaBackend, schedule: Schedule, count: int, *, barriers: bool = True):
+        if count > 1 and any(len(stage.groups) > 1 for stage in schedule.stages):
             raise RuntimeError("a bug in the plan")
         return whole(backend, schedule, count, barriers=barriers)
 
