@@ -143,7 +143,8 @@ class _OptimizeJob:
             if is_for_throughput and here is None:
                 verdict = predicted_in_flight(self.model, self.opened, found, verdict)
             elif is_for_throughput and here is not None:
-                verdict = measured_in_flight(self.model, here, found, verdict, self.observer, self.time_budget)
+                tools = Faults(self.settings.strict), self.observer, self.time_budget
+                verdict = measured_in_flight(self.model, here, found, verdict, *tools)
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
 

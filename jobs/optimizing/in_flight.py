@@ -18,14 +18,13 @@ from iosched.jobs.optimizing.verdict import Verdict, kernel_count
 from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.model import Model
-from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel, Running
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel
 from iosched.profiler.measuring.interleaved_models import Budget, closing_all, measure_rates
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.executor import Candidate
 from iosched.runtime.faults import Faults
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.teams import Teams
 
@@ -37,6 +36,7 @@ _LEAST_GAIN = 0.05
 _TRIED = Budget(rounds=2, least_rounds=1)
 _COMPARED = Budget(rounds=15, max_seconds=60.0, least_rounds=LEAST_SAMPLES)
 _FEWER = "No more than {most} requests at a time were tried: the GPU has no memory for more."
+_NO_TIME = "The time ran out before all numbers of requests at a time were tried: use a larger --budget."
 _NEVER_RUN = "The requests were never run at a time: the analytic model of the GPU computes their throughput."
 
 
@@ -65,40 +65,47 @@ def predicted_in_flight(model: Model, opened: OpenModel, found: SearchResult, si
     reason = f"by the analytic model, {_words(chosen, count)} is {gain}"
     latencies = {name: Measurement(us, us, us, ()) for name, us in known_us.items()}
     running = replace(single.running, n_kernels=sum(map(kernel_count, schedule.stages)))
-    teams = Teams(count, 1, model.batch_size)
-    return _shipping(single, teams, schedule, reason, latencies, running).noting((_NEVER_RUN,))
+    verdict = replace(single, schedule=schedule, reason=reason, latencies=latencies, running=running)
+    return _shipping(verdict, count, model).noting((_NEVER_RUN,))
 
 
 def measured_in_flight(
-    model: Model, here: AttachedModel, found: SearchResult, single: Verdict, observer: Observer, time: TimeBudget
+    model: Model,
+    here: AttachedModel,
+    found: SearchResult,
+    single: Verdict,
+    faults: Faults,
+    observer: Observer,
+    time_budget: TimeBudget,
 ) -> Verdict:
     """`single`, the verdict on one run at a time, or one on several if these are measured to be faster."""
-    inputs, faults = random_inputs(model.graph.inputs), Faults()
-    ways = {**here.one_after_another(), **here.ways(found.schedule)}
+    inputs, ways = random_inputs(model.graph.inputs), {**here.one_after_another(), **here.ways(found.schedule)}
     rates_us: dict[tuple[str, int], float] = {}
-    for name, count in product(ways, COUNTS) if time.remaining_s() > 0 else ():
-        observer.progress(len(rates_us), len(ways) * len(COUNTS), "trying requests at a time")
+    for number, (name, count) in enumerate(product(ways, COUNTS)):
+        if time_budget.remaining_s() <= 0:
+            return single.noting((_NO_TIME,))
+        observer.progress(number, len(ways) * len(COUNTS), "trying requests at a time")
         with faults.contained(name):
             candidate = here.ready(replace(ways[name], requests=count), inputs)
             with closing_all({name: candidate}):
-                rate = measure_rates({name: candidate}, _TRIED, rest=time.ask)[name]
+                rate = measure_rates({name: candidate}, _TRIED, rest=time_budget.ask)[name]
             rates_us[name, candidate.in_flight] = rate.median_us
     if not rates_us or (best := fewest_near_best(rates_us))[1] == 1:
-        return single
+        return single.noting(faults.notes)
     way, opened = replace(ways[best[0]], requests=best[1]), dict[str, Candidate]()
     with closing_all(opened):
         opened["sequential"] = here.ready(ways["sequential"], inputs)
         opened["iosched"] = here.ready(way, inputs)
-        compared, count = measure_rates(opened, _COMPARED, rest=time.ask), opened["iosched"].in_flight
+        compared, count = measure_rates(opened, _COMPARED, rest=time_budget.ask), opened["iosched"].in_flight
     decided = decide(compared, "sequential", ["iosched"])
     if decided.chosen == "sequential" or count == 1:
-        return single
+        return single.noting(faults.notes)
     most, running = max(each for _, each in rates_us), here.running(way, {})
     fewer = () if most == COUNTS[-1] else (_FEWER.format(most=most),)
     running = replace(running, notes=(*fewer, *faults.notes, *running.notes))
     words = {"iosched": _words(best[0], count), "sequential": here.measuring.wording.sequential}
-    schedule, teams = here.units.expanded(way.schedule), Teams(count, 1, model.batch_size)
-    return replace(_shipping(single, teams, schedule, decided.reason(words), compared, running), ratio=decided.ratio())
+    verdict = replace(single, reason=decided.reason(words), latencies=compared, running=running, ratio=decided.ratio())
+    return _shipping(replace(verdict, schedule=here.units.expanded(way.schedule)), count, model)
 
 
 def _words(name: str, count: int) -> str:
@@ -106,14 +113,9 @@ def _words(name: str, count: int) -> str:
     return f"{words} for {count} requests at a time"
 
 
-def _shipping(
-    single: Verdict,
-    teams: Teams,
-    schedule: Schedule,
-    reason: str,
-    latencies: Mapping[str, Measurement],
-    running: Running,
-) -> Verdict:
-    verdict = replace(single, shipped="iosched", teams=teams, schedule=schedule, reason=reason, latencies=latencies)
-    verdict = replace(verdict, running=running, proven=None, intervals=None, verdict=None, candidate=None)
-    return verdict.noting((CALLERS.format(requests=teams.requests),))
+def _shipping(verdict: Verdict, count: int, model: Model) -> Verdict:
+    teams = Teams(count, 1, model.batch_size)
+    verdict = replace(
+        verdict, shipped="iosched", teams=teams, proven=None, intervals=None, verdict=None, candidate=None
+    )
+    return verdict.noting((CALLERS.format(requests=count),))

@@ -121,6 +121,7 @@ class DeskCuda:
         self.limit = 4 << 30
         self.driver_version = 13000
         self.count = 0
+        self.names: dict[int, bytes] = {}
         self.gpu = H100
         self.l2_nbytes = 50 << 20
         self.calls: list[str] = []
@@ -187,7 +188,7 @@ class DeskCuda:
     def get_device_properties(self, index: int) -> dict[str, Any]:
         self._check_device(index)
         return {
-            "name": b"NVIDIA Desk",
+            "name": self.names.get(index, b"NVIDIA Desk"),
             "major": self.gpu.capability // 10,
             "minor": self.gpu.capability % 10,
             "multiProcessorCount": self.gpu.processors,

@@ -281,3 +281,27 @@ def test_a_plan_that_fails_is_left_out(profile: Path, monkeypatch: pytest.Monkey
     assert result.document.teams == Teams(4, 1, 1)
     assert all(len(stage.operators) == 1 for stage in result.document.schedule.stages)
     assert any("a bug in the plan" in note for note in result.notes)
+
+
+@needs_compiler
+def test_without_time_one_request_ships_with_a_line(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch)
+    time_by_size(monkeypatch)
+    script(monkeypatch, 64)
+    result = optimized("cuda", budget_s=1e-3)
+    assert result.document.teams is None
+    assert len([note for note in result.notes if "use a larger --budget" in note and "requests" in note]) == 1
+
+
+@needs_compiler
+def test_a_plan_that_fails_is_an_error_with_strict(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch)
+    time_by_size(monkeypatch)
+
+    def failing(candidates: Mapping[str, Candidate], *_: object, **__: object) -> dict[str, Measurement]:
+        raise RuntimeError("a bug in the plan")
+
+    monkeypatch.setattr(in_flight, "measure_rates", failing)
+    assert any("a bug in the plan" in note for note in optimized("cuda").notes)
+    with pytest.raises(RuntimeError, match="a bug in the plan"):
+        optimized("cuda", strict=True)
