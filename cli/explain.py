@@ -207,7 +207,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("why", _why(found)),
     ]
     if found.teams is not None:
-        rows.append(("teams", f"{found.teams.text}; latencies are those of one team"))
+        rows.append(("teams", f"{found.teams.text}; latencies are those of one alone"))
     if len(found.together) > 1:
         rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one operator"))
     return rows

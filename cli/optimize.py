@@ -169,8 +169,8 @@ def _settings(
     default=DEFAULT_OBJECTIVE,
     show_default=True,
     metavar="GOAL",
-    help="'latency' of a run, or 'throughput' on all CPU cores.\n\n'throughput' divides the batch, or concurrent "
-    "requests, among teams of cores.",
+    help="'latency' of a run, or 'throughput'.\n\n'throughput' divides the batch or requests among teams of cores; a "
+    "GPU runs several requests.",
 )
 @click.option(
     "--strict",

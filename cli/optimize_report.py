@@ -72,7 +72,8 @@ def _rates(result: OptimizeResult) -> dict[str, float] | None:
     """Images per second by name; None if the objective is latency."""
     if result.document.objective == DEFAULT_OBJECTIVE:
         return None
-    known = {"iosched": result.measured_us, **_plain_us(result)}
+    ours_us = result.measured_us if result.cost == "measured" else result.predicted_us
+    known = {"iosched": ours_us, **_plain_us(result)}
     return {name: 1e6 * result.document.batch_size / each for name, each in known.items() if each}
 
 
@@ -82,7 +83,8 @@ def _rate_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         return []
     text = ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items())
     teams = result.document.teams
-    return [("images/s", text), ("cores", "one team" if teams is None else teams.text)]
+    parts, one = ("cores", "one team") if result.device_kind == "cpu" else ("in flight", "one request at a time")
+    return [("images/s", text), (parts, one if teams is None else teams.text)]
 
 
 def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:

@@ -97,8 +97,10 @@ def check_schedulable(opened: OpenModel) -> None:
 
 
 def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
-    """The model as opened for one of the schedule's teams, and the teams; the whole model without teams."""
-    if opened.teams is None or document.shipped != "iosched":
+    """The model as opened for one of the schedule's teams or requests, and the teams; the whole model without teams."""
+    if document.shipped != "iosched":
         return opened, None
+    if opened.teams is None:  # a request on a GPU
+        return opened, document.teams
     teams = document.teams_on(attached(opened).cost.lanes)
     return (opened, None) if teams is None else (opened.teams.opened(teams), teams)

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from iosched.jobs.observer import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.open_model import NO_SHARED_RESOURCES, SharedResources, opened
 from iosched.jobs.optimizing.comparison import Comparison, comparing
 from iosched.jobs.optimizing.fallback import shipped_plain
+from iosched.jobs.optimizing.in_flight import measured_in_flight, predicted_in_flight
 from iosched.jobs.optimizing.measured_stages import measured_stages_notes
 from iosched.jobs.optimizing.output_check import checked
 from iosched.jobs.optimizing.result import OptimizeResult, result_of
@@ -31,7 +33,7 @@ from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.devices.measured_costs import MeasuredCosts
-from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
+from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice
 from iosched.profiler.devices.resolve import check_name, fp16_gain, remarks, resolve
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
@@ -44,6 +46,9 @@ from iosched.scheduler.strategies import NAMES
 from iosched.scheduler.transfer import fitted
 
 _log = logger(__name__)
+
+_SEARCHING = 0.5
+"""The part of the budget for a search on a GPU for throughput; the rest is for trying requests at a time."""
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
@@ -130,10 +135,16 @@ class _OptimizeJob:
 
     def run(self) -> OptimizeResult:
         with self.time_budget.interrupt.holding():
-            if self.settings.objective == "throughput" and self.opened.is_schedulable:
-                here = attached(self.opened)
+            is_for_throughput = self.settings.objective == "throughput" and self.opened.is_schedulable
+            here = self.opened.here
+            if is_for_throughput and here is not None and here.teams is not None:
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
             found, verdict, search_seconds = self._decided()
+            if is_for_throughput and here is None:
+                verdict = predicted_in_flight(self.model, self.opened, found, verdict)
+            elif is_for_throughput and here is not None:
+                tools = Faults(self.settings.strict), self.observer, self.time_budget
+                verdict = measured_in_flight(self.model, here, found, verdict, *tools)
         result = self._result(found, verdict)
         return replace(result, search_seconds=search_seconds)
 
@@ -197,7 +208,9 @@ class _OptimizeJob:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        return schedule_asked_for(self.opened, self.settings, self.observer, self.time_budget.deadline, self.ahead)
+        share = _SEARCHING if self.settings.objective == "throughput" else 1.0
+        deadline = partial(self.time_budget.deadline, share=share)
+        return schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead)
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here

@@ -186,7 +186,7 @@ class Requests:
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
         """Run once and return the outputs by name."""
-        with self._one() as runnable:
+        with self.free() as runnable:
             return runnable.run(inputs)
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
@@ -204,7 +204,8 @@ class Requests:
         self._frees()
 
     @contextmanager
-    def _one(self) -> Iterator[Runnable]:
+    def free(self) -> Iterator[Runnable]:
+        """One of the `runnables`, which nobody else runs meanwhile; waits until one is free."""
         runnable = self._free.get()
         try:
             yield runnable

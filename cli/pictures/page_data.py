@@ -24,7 +24,7 @@ Numbers = Mapping[str, int]
 
 _WHOLES = {
     "measured": "schedule, measured as a whole",
-    "predicted": "schedule, sum of its stages",
+    "predicted": "schedule, predicted",
     "sequential": "one operator after another",
     "greedy": "all ready operators at once (greedy)",
     "reference": "plain onnxruntime",
@@ -144,7 +144,7 @@ def _notes(drawn: Drawing, known: KnownStages) -> Iterator[str]:
         )
     teams = drawn.document.teams
     if teams is not None:
-        yield f"Teams of cores run the schedule: {teams.text}. Latencies are those of one team."
+        yield f"The model runs as {teams.text}. Latencies of stages are those of one alone."
 
 
 def _facts(drawn: Drawing) -> Iterator[tuple[str, str]]:

@@ -89,7 +89,7 @@ def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
         ("objectives", one.objective, other.objective),
         ("kinds of latencies", one.cost, other.cost),
         ("shipped alternatives", one.shipped, other.shipped),
-        ("divisions of the cores", str(one.teams), str(other.teams)),
+        ("teams", str(one.teams), str(other.teams)),
     )
     told = [f"Different {what}: {first} and {second}." for what, first, second in facts if first != second]
     return (*told, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))

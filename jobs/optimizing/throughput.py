@@ -57,6 +57,7 @@ _ONE_CORE = ReferenceSettings("sequential", 1)
 _TRYING = 0.5
 """The part of the budget, without the comparison, for trying teams."""
 
+CALLERS = "This throughput needs {requests} concurrent callers; a single one gets less."
 _NOT_TRIED = "The time ran out after {tried} of {possible} divisions of the cores: use a larger --budget."
 _ONE_WAY = "Plain onnxruntime was compared in one setting only because the time ran out: {way}."
 
@@ -340,8 +341,7 @@ def _verdict(
     running, shipped = here.running(None, {}), teams.get(decided.chosen)
     n_kernels = _n_kernels(job, decided.chosen, choice, sessions)
     if shipped is not None and shipped.requests > 1:
-        callers = f"This throughput needs {shipped.requests} concurrent callers; a single one gets less."
-        notes = (callers, *notes)
+        notes = (CALLERS.format(requests=shipped.requests), *notes)
     return Verdict(
         shipped=cast(Shipped, decided.chosen),
         reason=decided.reason(words),

@@ -270,7 +270,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         ),
         latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, in_file.stages)), {**runtime, **measured}, details.elsewhere.notes),
+        running=Running(sum(map(kernel_count, in_file.stages)), {**runtime, **measured}, details.elsewhere.notes),
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )
@@ -292,7 +292,8 @@ def intervals_of(uncertainty: Uncertainty | None, schedules: Mapping[str, Schedu
     )
 
 
-def _kernel_count(stage: Stage) -> int:
+def kernel_count(stage: Stage) -> int:
+    """Kernels of a stage on a simulated GPU."""
     return 1 if runs_as_one(stage) else len(stage.operators)
 
 

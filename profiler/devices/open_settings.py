@@ -88,15 +88,6 @@ def refuse_for_simulated_gpus(settings: OpenSettings) -> None:
         )
 
 
-def refuse_throughput(settings: OpenSettings) -> None:
-    """Raises a UsageError for the throughput objective, on devices without teams of cores."""
-    if settings.objective != DEFAULT_OBJECTIVE:
-        raise UsageError(
-            f"--objective {settings.objective} only applies to CPUs: a GPU runs the whole batch by one schedule\n"
-            "Use --device cpu, or a larger --batch-size"
-        )
-
-
 def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionName:
     """The precision of that name; raises a UsageError if there is none, or not on this GPU."""
     if precision not in PRECISIONS and precision in ALL_PRECISIONS:

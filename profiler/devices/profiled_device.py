@@ -61,12 +61,15 @@ class CostDetails:
             nothing.
         elsewhere: stages measured on such a device on another machine; nothing for attached ones.
         uncertainty: of computed latencies; None for measured ones.
+        in_flight_us: computes the microseconds between the ends of runs by a schedule of `OpenModel.graph`, if that
+            many go on at the same time; None if that is measured.
     """
 
     throughputs: Throughputs
     idle_share: Callable[[Stage], float | None]
     elsewhere: ImportedProfile = NO_PROFILE
     uncertainty: Uncertainty | None = None
+    in_flight_us: Callable[[Schedule, int], float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,10 +298,13 @@ class Fp16Gain:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run a whole model: a schedule in the device's units, and a suffix for unusual ways."""
+    """One way to run a whole model: a schedule in the device's units, a suffix for unusual ways, and the number of
+    requests at a time on a GPU, if its memory suffices.
+    """
 
     schedule: Schedule
     how: str = ""
+    requests: int = 1
 
     @property
     def text(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Lock
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.compare import Check
@@ -164,9 +165,9 @@ class CudaBackend:
         self.precision = precision
         self.driver = driver
         self._choose = choose
-        self._lanes = lanes or Lanes(driver)
+        self._lanes = [lanes or Lanes(driver)]  # of each request in flight
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._trials = PartTimer(driver, choose, self._lanes, self._sessions)
+        self._trials = PartTimer(driver, choose, self._lanes[0], self._sessions)
         preferred = layout or preferred_layout(precision.name, driver.gpu)
         network = first = LoweredModel(model, precision, preferred, gpu=driver.gpu)
         self._layout = LayoutChoice(preferred)
@@ -228,9 +229,29 @@ class CudaBackend:
         """
         lowering = self.lower(schedule, barriers=barriers, by_demand=by_demand)
         self.driver.prepare(source_calls(lowering))
+        return self._captured(schedule, lowering, self._lanes[0])
+
+    def compile_in_flight(self, schedule: Schedule, count: int, *, barriers: bool = True) -> tuple[CudaModel, ...]:
+        """`count` models that may run at the same time: each has its streams, graph and arena, and all share weights.
+
+        There are fewer if the GPU's memory is too small; raises as `compile`.
+        """
+        found = [self.compile(schedule, barriers=barriers)]
+        with suppress(DeviceError):
+            while len(found) < count:
+                if len(self._lanes) == len(found):
+                    self._lanes.append(Lanes(self.driver))
+                found.append(self._captured(schedule, found[0].lowering, self._lanes[len(found)], found[0].executor))
+        return tuple(found)
+
+    def _captured(
+        self, schedule: Schedule, lowering: Lowering, lanes: Lanes, weights_of: CudaExecutor | None = None
+    ) -> CudaModel:
         signatures = [self.signature(stage) for stage in schedule.stages]
         names = [self._choose.of_stage(signature) or FASTEST_ALONE for signature in signatures]
-        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=names)
+        executor = CudaExecutor(
+            lowering, self.driver, self._choose, lanes, self._sessions, names=names, weights_of=weights_of
+        )
         plans = {**self._fused, **_cudnn_plans_of(executor, dict(zip(signatures, names, strict=True)), names)}
         inputs = {spec.name: spec for spec in self.graph.inputs}
         return CudaModel(executor, lowering, plans, inputs, self._exchange)
@@ -249,7 +270,7 @@ class CudaBackend:
 
     def check_kernel(self, lowering: Lowering, task: PlanTask, *, rtol: float) -> Check:
         """Compares one task of a plan with its numpy reference; see `kernel_check.check_kernel`."""
-        return check_kernel(lowering, task, self.driver, self._choose, self._lanes, rtol=rtol)
+        return check_kernel(lowering, task, self.driver, self._choose, self._lanes[0], rtol=rtol)
 
     def operator_key(self, name: str) -> str:
         """Key of an operator: equal for the same kernels, types, shapes and strides."""

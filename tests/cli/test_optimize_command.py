@@ -605,8 +605,25 @@ def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
     assert "block 0" in invoke("show", "branches.iosched.onnx").stdout
 
 
+def test_a_gpu_runs_several_requests_at_a_time(invoke, model: Path) -> None:
+    found = json.loads(invoke("optimize", model, "--device", "v100", "--objective", "throughput", "--json").stdout)
+    requests, us = found["teams"]["requests"], found["latency_us"]
+    assert requests > 1
+    assert found["images_per_s"] == pytest.approx(
+        {"iosched": 1e6 / us["predicted"], "sequential": 1e6 / us["sequential"]}, rel=1e-6
+    )
+    shown = invoke("optimize", model, "--device", "v100", "--objective", "throughput")
+    assert f"{requests} requests at a time" in shown.stdout
+    assert "never run" in shown.stderr
+    (teams,) = (line for line in invoke("explain", "branches.iosched.onnx", "a").stdout.splitlines() if "teams" in line)
+    assert f"{requests} requests at a time" in teams
+    assert (
+        "latencies of stages are those of one"
+        in invoke("show", "branches.iosched.onnx", "--format", "html").stdout.lower()
+    )
+    assert json.loads(invoke("run", "branches.iosched.onnx", "--check", "--json").stdout)["check"]["passed"]
+
+
 def test_throughput_is_refused_where_it_means_nothing(invoke, complains, model: Path) -> None:
-    result = invoke("optimize", model, "--device", "v100", "--objective", "throughput")
-    complains(result, 2, "--objective throughput only applies to CPUs", "--device cpu")
     result = invoke("optimize", model, "--device", "cpu", "--objective", "throughput", "--dry-run")
     complains(result, 2, "--dry-run", "leave --objective out")

@@ -6,6 +6,7 @@ What onnxruntime computes is asked once for each model and batch size; cuDNN's f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from scripted import fire
 from small_models import LINE, SOLID, conv_network
 
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing import in_flight
 from iosched.jobs.run import open_executor
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
@@ -29,8 +31,10 @@ from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.measuring import interleaved_models
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.executor import Requests
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
@@ -143,5 +147,39 @@ def test_what_a_search_finds(gpu: AttachedGpu, tmp_path: Path, strategy: str) ->
     found = optimize(case.model, settings)
     assert found.device_name == gpu.name
     executor = open_executor(case.model, found.document, device="cuda")
+    for inputs, expected in case.pairs:
+        assert relative_error(executor.run(inputs), expected) < TOLERANCE["fp32"]
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "greedy"])
+def test_requests_in_flight(gpu: AttachedGpu, schedule: str) -> None:
+    """Of several threads each gets what its inputs give alone, to the bit."""
+    case, at_once = light("squeezenet"), 2 if IS_DESK else 8
+    given = [random_inputs(case.model.graph.inputs, seed=seed) for seed in range(2 * at_once)]
+    backend = gpu.backend(case.model, "fp32", KnownCudnnPlans({}))
+    alone = backend.compile(case.schedules[schedule])
+    expected = [alone.run(inputs) for inputs in given]
+    requests = Requests(backend.compile_in_flight(case.schedules[schedule], at_once))
+    assert requests.in_flight == at_once
+    with ThreadPoolExecutor(at_once) as callers:
+        for _ in range(1 if IS_DESK else 50):
+            for found, right in zip(callers.map(requests.run, given), expected, strict=True):
+                assert {name: each.tobytes() for name, each in found.items()} == {
+                    name: each.tobytes() for name, each in right.items()
+                }
+    requests.close()
+
+
+def test_throughput_is_measured(gpu: AttachedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.of(fire()) if IS_DESK else bundled("squeezenet", 1)
+    if IS_DESK:
+        monkeypatch.setattr(interleaved_models, "RATE_SECONDS", 1e-6)
+        monkeypatch.setattr(in_flight, "COUNTS", (1, 2))
+    settings = OptimizeSettings(device="cuda", objective="throughput", strategy="greedy", profile_db=tmp_path / "p.db")
+    found = optimize(case.model, settings)
+    assert found.check is not None
+    assert found.check.passed
+    executor = open_executor(case.model, found.document, device="cuda")
+    assert executor.in_flight == (1 if found.document.teams is None else found.document.teams.requests)
     for inputs, expected in case.pairs:
         assert relative_error(executor.run(inputs), expected) < TOLERANCE["fp32"]

@@ -122,12 +122,14 @@ class DeskCuda:
         self.limit = 4 << 30
         self.driver_version = 13000
         self.count = 0
+        self.names: dict[int, bytes] = {}
         self.gpu = H100
         self.l2_nbytes = 50 << 20
         self.calls: list[str] = []
         self.launched: list[str] = []
         self.sticky: int | None = None
         self._thread = threading.local()
+        self.lock = threading.RLock()
         self._failures: dict[str, list[int]] = {}
         self._stickies: set[int] = {ILLEGAL_ADDRESS, 719, 214}
         self._pending: list[Operation] = []
@@ -187,7 +189,7 @@ class DeskCuda:
     def get_device_properties(self, index: int) -> dict[str, Any]:
         self._check_device(index)
         return {
-            "name": b"NVIDIA Desk",
+            "name": self.names.get(index, b"NVIDIA Desk"),
             "major": self.gpu.capability // 10,
             "minor": self.gpu.capability % 10,
             "multiProcessorCount": self.gpu.processors,

@@ -191,8 +191,9 @@ def _replace(module: Any, desk: DeskCuda, error: type[Exception]) -> None:
 def _checked(desk: DeskCuda, name: str, method: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         try:
-            desk.check(name)
-            return method(*arguments)
+            with desk.lock:
+                desk.check(name)
+                return method(*arguments)
         except CudaStatusError as failure:
             raise error(failure.status) from None
 

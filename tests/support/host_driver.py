@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import Any
 from weakref import finalize
 
@@ -105,6 +106,7 @@ class HostDriver:
         self.kept: list[np.ndarray] = []
         self.pinned: list[np.ndarray] = []
         self.draw = random.Random(seed)
+        self.lock = RLock()
         self.pending: list[Operation] = []
         self.launches: list[str] = []
         self.prepared: set[str] = set()
@@ -228,18 +230,20 @@ class HostDriver:
         before = [*([stream.last] if stream.last else []), *after]
         operation = Operation(stream, run, before, touches=frozenset(touches))
         stream.last = operation
-        (self.pending if stream.capture is None else stream.capture).append(operation)
+        with self.lock:
+            (self.pending if stream.capture is None else stream.capture).append(operation)
         return operation
 
     def _run_pending(self, last: Operation | None) -> None:
         """What `last` comes after, and it; all else stays pending."""
         assert not self.mistakes, self.mistakes
-        wanted = closure(last)
-        now = [each for each in self.pending if id(each) in wanted]
-        self.pending = [each for each in self.pending if id(each) not in wanted]
-        run_all(now, self.draw)
-        for each in now:
-            each.after = []
+        with self.lock:
+            wanted = closure(last)
+            now = [each for each in self.pending if id(each) in wanted]
+            self.pending = [each for each in self.pending if id(each) not in wanted]
+            run_all(now, self.draw)
+            for each in now:
+                each.after = []
 
 
 def _write(address: int, data: bytes) -> None:

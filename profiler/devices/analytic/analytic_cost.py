@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -140,6 +141,23 @@ class AnalyticCost:
     def schedule_latency_us(self, schedule: Schedule) -> float:
         """The sum of the latencies of the stages."""
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
+
+    def in_flight_us(self, schedule: Schedule, count: int) -> float:
+        """Microseconds between the ends of runs of `schedule`, if `count` of them run like groups of one stage.
+
+        Each waits for itself only, so nothing forks, and gains end where the GPU, its memory or the issue of kernels is
+        fully used.
+        """
+        runs = [self._run(schedule)] * count
+        return self._run(schedule).path_us if count == 1 else max(self._ends_us(runs, self._spilling(runs))) / count
+
+    def _run(self, schedule: Schedule) -> Work:
+        whole = Work()
+        for stage in schedule.stages:
+            groups = self._groups_of(stage)
+            work, footprint = reduce(Work.then, groups), sum(group.footprint_nbytes for group in groups)
+            whole = whole.then(replace(work, path_us=self.stage_latency_us(stage), footprint_nbytes=footprint))
+        return whole
 
     def _groups_of(self, stage: Stage) -> list[Work]:
         if runs_as_one(stage):

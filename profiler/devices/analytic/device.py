@@ -25,7 +25,6 @@ from iosched.profiler.devices.open_settings import (
     launch_named,
     precision_on,
     refuse_for_attached_gpus,
-    refuse_throughput,
 )
 from iosched.profiler.devices.profiled_device import Baselines, CostDetails, Fp16Gain, OpenModel, ProfiledDevice
 from iosched.profiler.devices.throughput import idle_streams
@@ -67,7 +66,6 @@ class SimulatedGpu:
     def check(self, settings: OpenSettings) -> None:
         """Raises a UsageError for settings for attached GPUs, unsupported precisions and unknown launches."""
         refuse_for_attached_gpus(settings)
-        refuse_throughput(settings)
         self._precision(settings)
         launch_named(settings.launch)
 
@@ -169,7 +167,7 @@ class OpenOnSimulatedGpu:
     def details(self) -> CostDetails:
         """Intervals come from the errors of the model on measured kernels and networks."""
         uncertainty = AnalyticUncertainty(self.cost, self.launch)
-        return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty)
+        return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty, self.cost.in_flight_us)
 
     def _idle_share(self, stage: Stage) -> float | None:
         return idle_streams(stage, self.cost.stage_latency_us)

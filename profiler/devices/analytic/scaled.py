@@ -14,7 +14,7 @@ from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.analytic.kernels import KernelKind
 from iosched.profiler.devices.imported_stages import ImportedStages
 from iosched.profiler.devices.throughput import Throughputs
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.unit_graph import UnitGraph
 
 
@@ -48,6 +48,11 @@ class ScaledCost:
         """Latency of `stage` in microseconds, infinite if it was seen not to run; O(operators) and its signature."""
         known = self.measured.known_us(stage)
         return self._scale(stage) * self.analytic.stage_latency_us(stage) if known is None else known
+
+    def in_flight_us(self, schedule: Schedule, count: int) -> float:
+        """The sum of the latencies of stages, over the gain of `count` runs at the same time by the analytic model."""
+        computed_us, alone_us = (self.analytic.in_flight_us(schedule, each) for each in (count, 1))
+        return sum(map(self.stage_latency_us, schedule.stages)) * (computed_us / alone_us if alone_us else 1.0)
 
     def lower_bound_us(self, stage: Stage) -> float:
         """The imported latency, else the scaled bound of the analytic model."""

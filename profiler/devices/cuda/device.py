@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
@@ -29,7 +29,6 @@ from iosched.profiler.devices.open_settings import (
     LayoutName,
     OpenSettings,
     refuse_for_simulated_gpus,
-    refuse_throughput,
 )
 from iosched.profiler.devices.profiled_device import (
     AttachedModel,
@@ -54,7 +53,7 @@ from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.cuda.onnxruntime.sessions import described
 from iosched.runtime.device import DeviceInfo
-from iosched.runtime.executor import Candidate, Executor
+from iosched.runtime.executor import Candidate, Executor, Requests
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import SelfCheck
 from iosched.scheduler.baselines import sequential
@@ -81,6 +80,7 @@ _WORDING = Wording(
 )
 
 _NO_BARRIERS = " without barriers"
+_FEWER = "Only {found} of {asked} requests run at a time: the GPU has no memory for more."
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,6 @@ class CudaDevice:
     def check(self, settings: OpenSettings) -> None:
         """Raises a UsageError for settings for simulated GPUs, and unsupported precisions."""
         refuse_for_simulated_gpus(settings)
-        refuse_throughput(settings)
         self.gpu.precision(settings.precision)
 
     def open(
@@ -141,13 +140,19 @@ class CudaDevice:
         backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document), layout_of(document))
         schedule = sequential(backend.graph) if document is None else document.schedule
         barriers = document is None or document.runtime.get("barriers") != "none"
-        compiled = backend.compile(schedule, barriers=barriers)
+        teams = None if document is None or document.device_kind == "cpu" else document.teams  # of a CPU's cores
+        count = 1 if teams is None else teams.requests
+        models = backend.compile_in_flight(schedule, count, barriers=barriers)
+        first, requests = models[0], Requests(models)
+        at_once = f", {len(models)} requests at a time" if len(models) > 1 else ""
+        fewer = () if len(models) == count else (_FEWER.format(found=len(models), asked=count),)
         return Executor(
-            compiled,
-            f"iosched, {self.gpu.name}, {precision}, {compiled.kernel_count} kernels",
-            lambda: (*backend.notes, *session_notes(compiled)),
-            on_device=compiled.run_on_device,
-            placed=partial(_placed, compiled),
+            requests if len(models) > 1 else first,
+            f"iosched, {self.gpu.name}, {precision}, {first.kernel_count} kernels{at_once}",
+            lambda: (*fewer, *backend.notes, *session_notes(first)),
+            on_device=partial(_run_on_device, requests),
+            placed=partial(_placed, models, notes=fewer),
+            in_flight=len(models),
         )
 
 
@@ -223,12 +228,8 @@ class OpenOnGpu:
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Captures the model in CUDA graphs, copies the inputs to the GPU, and runs it once."""
-        model = self._compiled(way)
-        with ExitStack() as unless_ready:
-            unless_ready.callback(model.close)
-            found = _placed(model, inputs)
-            unless_ready.pop_all()
-        return found
+        barriers = way.how != _NO_BARRIERS
+        return _placed(self._backend.compile_in_flight(way.schedule, way.requests, barriers=barriers), inputs)
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
@@ -266,9 +267,21 @@ class OpenOnGpu:
         return self._backend.compile(way.schedule, barriers=way.how != _NO_BARRIERS)
 
 
-def _placed(model: CudaModel, inputs: Arrays) -> Candidate:
-    model.run(inputs)
-    return Candidate(model.executor.time_launches, model.close, lambda: session_notes(model))
+def _placed(models: Sequence[CudaModel], inputs: Arrays, notes: tuple[str, ...] = ()) -> Candidate:
+    first, requests = models[0], Requests(models)
+    with ExitStack() as unless_ready:
+        unless_ready.callback(requests.close)
+        for model in models:
+            model.run(inputs)
+        unless_ready.pop_all()
+    time = first.executor.time_launches if len(models) == 1 else partial(requests.time, inputs)
+    return Candidate(time, requests.close, lambda: (*notes, *session_notes(first)), len(models))
+
+
+def _run_on_device(requests: Requests, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, Any]:
+    with requests.free() as model:
+        assert isinstance(model, CudaModel)
+        return model.run_on_device(inputs, stream=stream)
 
 
 def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:

@@ -39,8 +39,11 @@ class DeviceBuffers:
         addresses: of buffers by name; the arena's is "".
     """
 
-    def __init__(self, lowering: Lowering, driver: Driver, stream: Any) -> None:
+    def __init__(self, lowering: Lowering, driver: Driver, stream: Any, shared: DeviceBuffers | None = None) -> None:
         """Allocates, uploads weights, and zeroes the rest; synchronizes.
+
+        Args:
+            shared: other buffers of this lowering, whose weights are used instead.
 
         Raises:
             DeviceError: the GPU is out of memory.
@@ -49,15 +52,18 @@ class DeviceBuffers:
         self._memory: list[Memory] = []
         self.addresses: dict[str, int] = {}
         with synchronized_on_error(driver, (stream,)):
-            self._fill(lowering, driver, stream)
+            self._fill(lowering, driver, stream, shared)
         driver.synchronize(stream)
 
-    def _fill(self, lowering: Lowering, driver: Driver, stream: Any) -> None:
+    def _fill(self, lowering: Lowering, driver: Driver, stream: Any, shared: DeviceBuffers | None) -> None:
         arena = self.keep(driver.allocate(self._plan.arena_nbytes))
         self.addresses[""] = arena
         for buffer in self._plan.buffers:
             if buffer.space is MemorySpace.ARENA:
                 self.addresses[buffer.name] = arena + buffer.offset
+                continue
+            if buffer.space is MemorySpace.WEIGHT and shared is not None:
+                self.addresses[buffer.name] = self.keep(shared.memory_of(buffer.name))
                 continue
             address = self.addresses[buffer.name] = self.keep(driver.allocate(buffer.nbytes))
             if buffer.space is MemorySpace.WEIGHT:
@@ -71,7 +77,7 @@ class DeviceBuffers:
         return memory.ptr
 
     def memory_of(self, buffer: str) -> Memory:
-        """Memory of an input or output buffer; a reference keeps the buffer alive."""
+        """Memory of a buffer outside the arena; a reference keeps the buffer alive."""
         return next(each for each in self._memory if each.ptr == self.addresses[buffer])
 
     def upload(self, inputs: Mapping[str, np.ndarray], stream: Any) -> None:

@@ -49,6 +49,7 @@ class CudaExecutor:
 
     cudnn_plans: tuple[tuple[int, CudnnPlan], ...]
     _prepared: dict[tuple[int, int], Prepared]
+    _buffers: DeviceBuffers
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class CudaExecutor:
         sessions: Sessions | None = None,
         names: Sequence[CudnnPlanNames] = (),
         model_nbytes: int = 0,
+        weights_of: CudaExecutor | None = None,
     ) -> None:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
@@ -67,6 +69,7 @@ class CudaExecutor:
             sessions: runs operators without a kernel; by default onnxruntime on the CPU.
             names: cuDNN plans for each stage; by default the fastest alone.
             model_nbytes: touched by a run of the model that this stage is of; see `buffers`.
+            weights_of: an open executor of the same lowering, whose weights this one shares.
 
         Raises:
             DeviceError: the GPU is out of memory, or onnxruntime is needed and not installed.
@@ -80,7 +83,8 @@ class CudaExecutor:
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
-        self._buffers = DeviceBuffers(lowering, driver, self._origin)
+        shared = None if weights_of is None else weights_of._buffers
+        self._buffers = DeviceBuffers(lowering, driver, self._origin, shared)
         # An executor dropped during a run (on a caller's stream) must synchronize before its memory is freed. Not by
         # `__del__`: in a garbage cycle CuPy's stream may be destroyed first.
         self._finalizer = weakref.finalize(self, _synchronize_quietly, driver, self._origin)

@@ -6,10 +6,14 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
+
+_CAPTURING = Lock()
+"""Of two captures in threads, the first to end would resume the collection of garbage."""
 
 
 class Lanes:
@@ -51,7 +55,7 @@ class Lanes:
 
         On failure, new streams replace these, whose state is unknown.
         """
-        with _gc_paused():
+        with _CAPTURING, _gc_paused():
             self._driver.begin_capture(origin)
             try:
                 launch()

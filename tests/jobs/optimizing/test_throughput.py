@@ -251,11 +251,6 @@ def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) 
         check_runs(small(5), document, threads)
 
 
-def test_planned_gpus_refuse_the_objective_by_its_name() -> None:
-    with pytest.raises(UsageError, match="--objective throughput"):
-        optimize(small(4), OptimizeSettings(device="v100", objective="throughput"))
-
-
 def test_files_without_an_objective_are_made_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
     content = json.loads(optimized(small(4), strategy="sequential").document.to_json())

@@ -412,3 +412,23 @@ def test_a_relu_before_a_convolution_and_each_convolution_of_a_separable_one_is_
     graph = load_model(net.finish(both).SerializeToString()).graph
     kinds = {name: [type(kernel) for kernel in kernels_of(graph, graph.by_name[name])] for name in graph.by_name}
     assert (kinds["dense"], kinds["separable"]) == ([Stream, Product], [Stream, Stream, Product])
+
+
+@given(count=st.integers(1, 12), channels=st.sampled_from((8, 64, 512)), size=st.sampled_from((7, 28, 112)))
+def test_runs_in_flight_take_what_groups_of_one_stage_take_without_forks(count: int, channels: int, size: int) -> None:
+    one, all_at_once = (AnalyticCost(branches(n, channels, size), gpu("v100")) for n in (1, count))
+    stage = Stage(CONCURRENT, tuple((str(number),) for number in range(count)))
+    forks_us = all_at_once.modelled.launches.fork_us * count if count > 1 else 0.0
+    expected_us = (all_at_once.stage_latency_us(stage) - forks_us) / count
+    assert one.in_flight_us(sequential(one.graph), count) == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize("make", [sequential, greedy])
+@pytest.mark.parametrize("name", ["k80", "v100", "h100"])
+def test_a_gpu_is_never_more_than_fully_used(make, name: str) -> None:
+    cost = AnalyticCost(zoo_model("squeezenet").graph, gpu(name))
+    schedule = make(cost.graph)
+    alone_us, busy_us = cost.schedule_latency_us(schedule), sum(map(cost.busy_us, schedule.stages))
+    assert cost.in_flight_us(schedule, 1) == pytest.approx(alone_us)
+    rates_us = [cost.in_flight_us(schedule, count) for count in (2, 4, 64)]
+    assert alone_us > rates_us[0] > rates_us[-1] >= busy_us

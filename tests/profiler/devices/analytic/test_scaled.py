@@ -208,3 +208,12 @@ def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the
     if part == 1:
         share = cost.measured.share(found.schedule.stages, cost.stage_latency_us)
         assert share == (pytest.approx(1) if model.graph.operators else 0)
+
+
+def test_runs_in_flight_gain_what_the_analytic_model_says_over_what_was_measured() -> None:
+    cost, schedule = scaled(lambda stage: 100.0, alone("g3"), PAIR), sequential(fire().graph)
+    alone_us = sum(map(cost.stage_latency_us, schedule.stages))
+    assert cost.in_flight_us(schedule, 1) == pytest.approx(alone_us)
+    gain = analytic().in_flight_us(schedule, 1) / analytic().in_flight_us(schedule, 4)
+    assert cost.in_flight_us(schedule, 4) == pytest.approx(alone_us / gain)
+    assert gain > 1

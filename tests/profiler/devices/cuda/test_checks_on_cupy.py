@@ -24,10 +24,11 @@ from iosched.runtime.plan import View
 
 V100 = Gpu(capability=70, processors=80)
 
-_MISSING = desk_cupy.missing() or desk_cudnn.missing()
-pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
+_MISSING = desk_cupy.missing()
 if _MISSING is None:
-    desk_cupy.install()  # before anybody imports CuPy
+    desk_cupy.install()  # before anybody imports CuPy; cuDNN needs its driver for a description of a GPU
+    _MISSING = desk_cudnn.missing()
+pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
 
 
 @pytest.fixture
