@@ -280,7 +280,8 @@ def open_peers(
         return jax_peers.peers(model, inputs, precision), {}
     if way == ONNXRUNTIME:
         computed = Precision(precision_named(precision))
-        place = GpuSetup(model, inputs, computed, gpu.driver, Provider.cuda(gpu.index, computed))
+        provider, engine = Provider.cuda(gpu.index, computed), gpu.engine(model, computed.name)
+        place = GpuSetup(model, inputs, computed, gpu.driver, provider, engine)
         return {way: Peer(open_on_gpu(place).time, None)}, {}
     import torch_peers
 

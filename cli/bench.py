@@ -71,8 +71,8 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     multiple=True,
     metavar="NAME",
     help=f"Row to measure. Repeat for several.\n\n'sequential' is always measured, and 'iosched' if MODEL has a "
-    f"schedule. Rows: {', '.join(ROWS)}. Default: all except dos, torch-compile (takes minutes), and "
-    "onnxruntime-sessions and openvino-streams (concurrent requests).",
+    f"schedule. Rows: {', '.join(ROWS)}. Default: all except dos, onnxruntime-tensorrt and "
+    "torch-compile (minutes), and onnxruntime-sessions and openvino-streams (concurrent requests).",
 )
 @click.option(
     "--baseline",

@@ -34,6 +34,7 @@ _OBJECT = """
 device.kind=device_kind device.name=device_name cost launch=document.launch optimal proven
 latency_us.predicted=predicted_us latency_us.measured=measured_us latency_us.sequential=sequential_us
 latency_us.greedy=greedy_us latency_us.reference=reference_us latency_us.openvino=openvino_us
+latency_us.tensorrt=document.latency_us.tensorrt
 latency_us.ratio latency_us.after_rest latency_us.measured_share latency_us.sequential_measured_share
 objective=document.objective teams=document.teams images_per_s intervals
 shipped verdict candidate precision=document.precision layout=document.runtime.layout barriers=document.runtime.barriers
@@ -43,7 +44,8 @@ search.measurements search.repeated search.cache_hits search.gap search.predicte
 kernels.before=kernels_before kernels.after=kernels_after check fp16 notes
 """
 _KEYS = {"iosched": "predicted"}
-_BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
+_BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO", "tensorrt": "TensorRT"}
+_LIBRARIES = ("reference", "openvino", "tensorrt")
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
 _PRICED = {False: "computed", True: "looked up or computed"}
 """Source of latencies on a simulated GPU, by whether stages were measured on another machine."""
@@ -152,7 +154,7 @@ def _check_row(check: Check | None) -> list[tuple[str, str]]:
 def _kernels_text(result: OptimizeResult) -> str:
     if result.kernels_before is None:
         return "not counted"
-    after = "unknown for OpenVINO" if result.kernels_after is None else str(result.kernels_after)
+    after = f"unknown for {_BASELINES[result.shipped]}" if result.kernels_after is None else str(result.kernels_after)
     return f"{result.kernels_before} before, {after} after"
 
 
@@ -163,15 +165,15 @@ def _is_reduced(result: OptimizeResult) -> bool:
 
 def _before(result: OptimizeResult) -> str:
     """Name of the baseline."""
-    if result.reference_us is None:
-        return "sequential"
-    is_plain = result.shipped in ("reference", "openvino")
-    return "reference" if result.ratio is None or is_plain else result.ratio.baseline
+    usual = "sequential" if result.reference_us is None else "reference"
+    is_plain = result.shipped in (usual, *_LIBRARIES)
+    return usual if result.ratio is None or is_plain else result.ratio.baseline
 
 
 def _plain_us(result: OptimizeResult) -> dict[str, float | None]:
     """Latencies of the baselines."""
-    return {"reference": result.reference_us, "openvino": result.openvino_us, "sequential": result.sequential_us}
+    libraries = {"openvino": result.openvino_us, "tensorrt": result.document.latency_us.get("tensorrt")}
+    return {"reference": result.reference_us, **libraries, "sequential": result.sequential_us}
 
 
 def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
@@ -222,7 +224,7 @@ def _gain_text(result: OptimizeResult) -> str:
     if _is_reduced(result):
         return f"  in {result.document.precision}"
     ratio = result.ratio
-    if ratio is None or result.shipped in ("reference", "openvino"):
+    if ratio is None or result.shipped in _LIBRARIES:
         return ""
     return f"  {speedup_text(ratio)}"
 

@@ -259,8 +259,7 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
 
 def _remark_not_as_shipped(document: ScheduleDocument, option: str) -> None:
     if not document.is_shipped:
-        library = "plain onnxruntime" if document.is_plain else "OpenVINO"
-        note(f"Run by its schedule. Without {option}, {library} runs it, because that is what ships.")
+        note(f"Run by its schedule. Without {option}, {document.library} runs it, because that is what ships.")
 
 
 def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:

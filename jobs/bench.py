@@ -16,7 +16,7 @@ from iosched.jobs.open_model import check_schedulable, opened
 from iosched.jobs.row import ROWS, Row
 from iosched.jobs.run import warn_of_other_device
 from iosched.jobs.schedules import schedule_by
-from iosched.models.errors import DeviceError, ExecutionError, UsageError
+from iosched.models.errors import DeviceError, ExecutionError, SeparateProcessError, UsageError
 from iosched.models.model import Model
 from iosched.models.source import StrPath
 from iosched.profiler.baselines.names import FOR_THROUGHPUT, SLOW_TO_OPEN
@@ -182,7 +182,7 @@ class _Alternatives:
                     missing.append((name, str(error)))
             budget = Budget(rounds, MAX_SECONDS, repeats=rounds // 2, is_loaded=self.background_load > 0)
             with busy_processes(self.background_load):
-                found = self.here.in_turn(candidates, budget, _progress(self.observer))
+                found = self._in_turn(candidates, budget, missing, baseline)
             of_candidates = (note for candidate in candidates.values() for note in candidate.notes())
             notes = tuple(dict.fromkeys((*interference_notes(found), *of_candidates)))
             in_flight = {name: each.in_flight for name, each in candidates.items()}
@@ -190,6 +190,19 @@ class _Alternatives:
             notes = (*_few_notes(rows), *notes)
             name = self.here.device.info.name
             return BenchResult(name, rows, tuple(missing), notes, baseline, self.background_load)
+
+    def _in_turn(
+        self, candidates: dict[str, Candidate], budget: Budget, missing: list[tuple[str, str]], baseline: str | None
+    ) -> Mapping[str, Measurement]:
+        """The latencies; after a candidate whose process ends, those without it."""
+        try:
+            return self.here.in_turn(candidates, budget, _progress(self.observer))
+        except SeparateProcessError as error:
+            if error.candidate == baseline:
+                raise
+            candidates.pop(error.candidate).close()
+            missing.append((error.candidate, str(error)))
+            return self._in_turn(candidates, budget, missing, baseline)
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""

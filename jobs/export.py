@@ -179,9 +179,8 @@ def _write_model(source: Path, target: Path) -> None:
 
 
 def _notes(document: ScheduleDocument) -> Iterator[str]:
-    library = "OpenVINO" if document.is_on_openvino else "plain onnxruntime" if document.is_plain else None
-    if library is not None:
-        yield f"{library} was the fastest and had shipped. The plan runs the schedule in the file."
+    if document.library is not None:
+        yield f"{document.library} was the fastest and had shipped. The plan runs the schedule in the file."
     elif document.shipped == "sequential":
         yield "The schedule in the file runs one operator after another, which had shipped as the fastest."
     if document.teams is not None:

@@ -27,10 +27,11 @@ from iosched.jobs.optimizing.verdict import (
 from iosched.jobs.optimizing.whole_models import keep_whole
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.time_budget import TimeBudget
+from iosched.jobs.time_budget import ENGINE_SHARE, TimeBudget
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
 from iosched.models.model import Model
+from iosched.profiler.baselines.library import LibraryBaseline
 from iosched.profiler.baselines.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.devices.measured_costs import MeasuredCosts
 from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice
@@ -65,7 +66,7 @@ def optimize(
     On the CPU, the schedule that is found is measured interleaved with the sequential and the greedy schedule, with
     plain onnxruntime in its best setting, and with OpenVINO if installed. A schedule ships only if it is faster than
     both beyond noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is found
-    has to beat the sequential schedule in one CUDA graph in the same way.
+    has to beat the sequential schedule in one CUDA graph in the same way, and TensorRT if it runs the whole model.
 
     A stage that fails is left out of the search. If a whole plan fails on the CPU, plain onnxruntime ships; on an
     attached GPU one operator after another is tried. With `settings.strict` both are errors.
@@ -115,9 +116,10 @@ def _optimized(
         started = started if shared.counts_opening else time.monotonic()
         baselines = open_model.baselines
         least = LEAST_SAMPLES if settings.objective == "throughput" else LEAST_ROUNDS
-        time_budget = TimeBudget(
-            settings.budget_s, started, interrupt, baselines.onnxruntime, baselines.openvino, least=least
-        )
+        library: LibraryBaseline | None = baselines.openvino
+        if baselines.tensorrt is not None:
+            library = baselines.tensorrt(settings.budget_s and ENGINE_SHARE * settings.budget_s)
+        time_budget = TimeBudget(settings.budget_s, started, interrupt, baselines.onnxruntime, library, least=least)
         result = _OptimizeJob(
             model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
         ).run()

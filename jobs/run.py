@@ -256,7 +256,8 @@ def other_device(document: ScheduleDocument, device: str) -> str | None:
 
 def warn_of_other_device(document: ScheduleDocument, device: str) -> None:
     """Warns, at the user's line of code, if a shipped schedule was made for another device."""
-    if document.is_shipped and (text := other_device(document, device)) is not None:
+    runs = document.is_shipped or document.shipped == "tensorrt"  # on another kind of device, by the schedule
+    if runs and (text := other_device(document, device)) is not None:
         warnings.warn(f"{text}: {CONSEQUENCE}.", OtherDeviceWarning, stacklevel=users_level())
 
 

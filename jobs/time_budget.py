@@ -10,8 +10,8 @@ from functools import cached_property
 
 from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
+from iosched.profiler.baselines.library import LibraryBaseline
 from iosched.profiler.baselines.onnxruntime import QUICK, OnnxruntimeBaseline
-from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.profiled_device import OpenModel, attached
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, runs_to_choose, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
@@ -25,7 +25,11 @@ LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
 """Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
 
 _LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
-_ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
+_ROOM_FOR_LIBRARY = 2  # times what comparing the others takes
+
+
+ENGINE_SHARE = 0.5
+"""The part of the time that building TensorRT's engine may take."""
 
 
 def share_s(budget_s: float | None, started: float, parts: float) -> float | None:
@@ -48,7 +52,7 @@ class TimeBudget:
         started: the time when the work began, by `time.monotonic`.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
-        openvino: OpenVINO, to be compared if time allows.
+        library: OpenVINO or TensorRT, to be compared if time allows.
         turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
         least: how many rounds it takes to find out which candidate is the fastest.
         reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
@@ -58,7 +62,7 @@ class TimeBudget:
     started: float
     interrupt: Interrupt = Uninterrupted()
     plain: OnnxruntimeBaseline | None = None
-    openvino: OpenvinoBaseline | None = None
+    library: LibraryBaseline | None = None
     turn_s: Callable[[float], float] = turn_seconds
     least: int = LEAST_SAMPLES
     reserved_s: float = 0.0
@@ -131,7 +135,7 @@ class TimeBudget:
         return open_s + 2 * self.turn_s(run_s)
 
     def _search_s(self, budget_s: float) -> float:
-        return budget_s - self.least_comparison_s() - self._openvino_s if self.can_decide else budget_s / 2
+        return budget_s - self.least_comparison_s() - self._library_s if self.can_decide else budget_s / 2
 
     @property
     def left_s(self) -> float:
@@ -156,33 +160,34 @@ class TimeBudget:
         return n_candidates * (open_s + self._least_turns * self.turn_s(run_s))
 
     @property
-    def has_time_for_openvino(self) -> bool:
-        """Whether there is time left to compare OpenVINO, or to find out that it cannot be compared."""
+    def has_time_for_library(self) -> bool:
+        """Whether there is time left to compare the library, or to find out that it cannot be compared."""
         if not self.is_hurried:
-            return True
+            return not self.interrupt.accepted
         # The search leaves more than that, but for the stage that it is measuring when its time is over.
-        return self._has_room_for_openvino and self.left_s >= self.least_comparison_s()
+        return self._has_room_for_library and self.left_s >= self.least_comparison_s()
 
     @property
-    def openvino_notes(self) -> tuple[str, ...]:
-        """A note if only OpenVINO is not compared for lack of time."""
-        if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
+    def library_notes(self) -> tuple[str, ...]:
+        """A note if only the library is not compared for lack of time."""
+        if self.library is None or self.has_time_for_library or self.interrupt.accepted or not self.can_decide:
             return ()
-        needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
-        return (f"OpenVINO was not compared because the time ran out: use a --budget of {needed_s} s or more.",)
+        needed_s = math.ceil(_ROOM_FOR_LIBRARY * self.least_comparison_s())
+        why = f"the time ran out: use a --budget of {needed_s} s or more"
+        return (f"{self.library.label} was not compared because {why}.",)
 
     @property
-    def _has_room_for_openvino(self) -> bool:
-        """Whether the budget suffices to open OpenVINO, which takes several times as long as onnxruntime."""
-        return self.budget_s is None or self.budget_s >= _ROOM_FOR_OPENVINO * self.least_comparison_s()
+    def _has_room_for_library(self) -> bool:
+        """Whether the budget suffices to open the library, which takes several times as long as onnxruntime."""
+        return self.budget_s is None or self.budget_s >= _ROOM_FOR_LIBRARY * self.least_comparison_s()
 
     @cached_property
-    def _openvino_s(self) -> float:
-        """Seconds to compare OpenVINO once open, which this opens; 0 if it is not compared."""
-        if self.openvino is None or not self._has_room_for_openvino:
+    def _library_s(self) -> float:
+        """Seconds to compare the library once open, which this opens; 0 if it is not compared."""
+        if self.library is None or not self._has_room_for_library:
             return 0.0
         try:
-            return self._least_turns * self.turn_s(self.openvino.run_s)
+            return self._least_turns * self.turn_s(self.library.run_s)
         except (DeviceError, MismatchError):
             return 0.0
 
@@ -195,7 +200,7 @@ class TimeBudget:
         open_s, run_s = self.plain.opening_and_run_s
         count = len(self.plain.settings)
         effort_s = count * open_s + runs_to_choose(count) * turn_seconds(run_s)
-        return left_s > effort_s + self.least_comparison_s() + self._openvino_s
+        return left_s > effort_s + self.least_comparison_s() + self._library_s
 
     def deciding_s(self, search_s: float) -> float:
         """Seconds for rounds of whole models.

@@ -30,6 +30,16 @@ class DeviceError(IoschedError):
     """A device or an optional dependency is missing (exit code 3)."""
 
 
+class SeparateProcessError(DeviceError):
+    """A process of its own that runs a model failed, ended or hung (exit code 3).
+
+    Attributes:
+        candidate: the name of the model among those that are timed; empty if it is not timed.
+    """
+
+    candidate = ""
+
+
 class MismatchError(IoschedError):
     """Outputs differ from the reference, or a regression gate failed (exit code 4)."""
 

@@ -60,8 +60,8 @@ class ScheduleDocument:
         device: at least "kind" ("cpu", "cuda") and "name"; more if the name is ambiguous.
         proven: the scope in which it is optimal under its cost and pruning; None if it is not.
         cost: "measured", or "analytic" for a simulated device.
-        shipped: the fastest way: this schedule ("iosched"), the reference runtime, "sequential" or "openvino"; in
-            `batch` "serial", "packed", "batched" or "mixed".
+        shipped: the fastest way: this schedule ("iosched"), the reference runtime, "sequential", "openvino" or
+            "tensorrt"; in `batch` "serial", "packed", "batched" or "mixed".
         latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None if unknown.
         runtime: free-form settings of the runtime.
         alternatives: the other schedules that were compared.
@@ -128,9 +128,18 @@ class ScheduleDocument:
         return self.shipped == "openvino" or self.runtime.get("by") == OPENVINO
 
     @property
+    def library(self) -> str | None:
+        """The library that runs the model instead of this schedule, for messages; None if the schedule runs it."""
+        if self.is_on_openvino:
+            return "OpenVINO"
+        if self.is_plain:
+            return "plain onnxruntime"
+        return "TensorRT" if self.shipped == "tensorrt" else None
+
+    @property
     def is_shipped(self) -> bool:
         """Whether this schedule runs the model."""
-        return not (self.is_plain or self.is_on_openvino)
+        return self.library is None
 
     @property
     def measured_share(self) -> float | None:

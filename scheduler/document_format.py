@@ -104,7 +104,9 @@ def _number(digits: str) -> int | float:
 
 
 Cost = Literal["measured", "analytic"]
-Shipped = Literal["iosched", "reference", "sequential", "openvino", "serial", "packed", "batched", "mixed"]
+Shipped = Literal[
+    "iosched", "reference", "sequential", "openvino", "tensorrt", "serial", "packed", "batched", "mixed"
+]  # fmt: skip
 Count = Annotated[int, Meta(ge=0)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None

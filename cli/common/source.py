@@ -246,10 +246,10 @@ def not_shipped_text(document: ScheduleDocument) -> str | None:
     if document.is_on_openvino and document.precision != DEFAULT_PRECISION:
         why = f"in {document.precision}, OpenVINO runs the model, and this schedule is for fp32"
         return f"'iosched run' does not use this schedule: {why}."
-    if document.is_on_openvino:
-        return "'iosched run' does not use this schedule where OpenVINO is installed, because OpenVINO ships."
     if document.is_plain:
         return "'iosched run' uses plain onnxruntime, not this schedule: none was measured to be faster."
+    if (library := document.library) is not None:
+        return f"'iosched run' does not use this schedule where {library} is installed, because {library} ships."
     return None
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
 
-_WHOLES = {"measured": "schedule found", "reference": "onnxruntime", "openvino": "OpenVINO"}
+_WHOLES = {"measured": "schedule found", "reference": "onnxruntime", "openvino": "OpenVINO", "tensorrt": "TensorRT"}
 """Names of latencies of whole models that differ from those in files."""
 
 

@@ -29,6 +29,7 @@ _WHOLES = {
     "greedy": "all ready operators at once (greedy)",
     "reference": "plain onnxruntime",
     "openvino": "OpenVINO",
+    "tensorrt": "TensorRT",
     "serial": "one model after another",
     "packed": "the models in parallel",
     "batched": "equal operators batched",

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from iosched.jobs.observer import Observer
 from iosched.jobs.time_budget import TimeBudget
-from iosched.models.errors import DeviceError, MismatchError
+from iosched.models.errors import DeviceError, MismatchError, SeparateProcessError, first_line
 from iosched.models.log import logger
-from iosched.profiler.baselines.openvino import OpenvinoBaseline
+from iosched.profiler.baselines.library import LibraryBaseline
 from iosched.profiler.devices.profiled_device import AttachedModel, Way
 from iosched.profiler.measuring.deciding import SampledRounds, Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
@@ -33,8 +33,8 @@ _log = logger(__name__)
 REFERENCE = "reference"
 """The name of plain onnxruntime among the ways that are compared."""
 
-OPENVINO = "openvino"
-"""The name of OpenVINO, without a schedule, among the ways that are compared."""
+OPENVINO, TENSORRT = LIBRARIES = ("openvino", "tensorrt")
+"""The names of libraries, without a schedule, among the ways that are compared."""
 
 ORDER_SEED = 0
 """Of the order in which the ways have their turns within a round."""
@@ -53,7 +53,7 @@ class ComparedModels:
     Attributes:
         found: the names of the ways to run the schedule that was found, the preferred one first.
         ways: all ways to run schedules by name.
-        trial: their rounds, and those of plain onnxruntime and OpenVINO.
+        trial: their rounds, and those of plain onnxruntime and a library.
         setting: the setting of plain onnxruntime; None if it was not compared.
         notes: notes about what was not compared.
     """
@@ -117,45 +117,53 @@ class Comparison:
             len(every) + 1
         ):
             ways = {name: way for name, way in every.items() if name in of_found or name == "sequential"}
-        second, notes = self._openvino()
-        trial, setting = self._measured(every, ways, tuple(of_found), second, limit_s)
+        second, notes = self._library()
+        try:
+            trial, setting = self._measured(every, ways, tuple(of_found), second, limit_s)
+        except SeparateProcessError as error:
+            if second is None or error.candidate != second.name:
+                raise
+            notes = (_without(second, error),)
+            trial, setting = self._measured(every, ways, tuple(of_found), None, limit_s)
         compared = ComparedModels(tuple(name for name in of_found if trial.has(name)), ways, trial, setting)
         if not any(map(trial.has, in_turn)) or (of_found and not compared.found):
             raise self.faults.first
         return replace(compared, notes=(*interference_notes(compared.measured), *notes, *self.faults.notes))
 
-    def of_libraries(self, openvino: OpenvinoBaseline) -> ComparedModels:
+    def of_libraries(self, openvino: LibraryBaseline) -> ComparedModels:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
         trial, setting = self._measured({}, {}, (), openvino, self.time_budget.deciding_s(0.0))
         compared = ComparedModels((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
-    def _openvino(self) -> tuple[OpenvinoBaseline | None, tuple[str, ...]]:
-        """OpenVINO if it computes the same as onnxruntime and time allows, else notes."""
-        openvino = self.here.baselines.openvino
-        if openvino is None:
+    def _library(self) -> tuple[LibraryBaseline | None, tuple[str, ...]]:
+        """A library if it computes the same as onnxruntime and time allows, else notes."""
+        library = self.time_budget.library
+        if library is None:
             return None, ()
-        if not self.time_budget.has_time_for_openvino:
-            return None, self.time_budget.openvino_notes
+        if not self.time_budget.has_time_for_library:
+            return None, self.time_budget.library_notes
+        self.observer.progress(0, None, f"opening {library.label}")
         try:
-            openvino.opened  # noqa: B018 - raises if it may not be compared
+            library.opened  # noqa: B018 - raises if it may not be compared
         except MismatchError as error:
-            return None, (f"OpenVINO was not compared because its outputs differ from those of onnxruntime: {error}.",)
-        except DeviceError:
-            return None, ()
-        return openvino, ()
+            why = f"its outputs differ from those of onnxruntime: {error}"
+            return None, (f"{library.label} was not compared because {why}.",)
+        except DeviceError as error:
+            return None, () if library.name == OPENVINO else (_without(library, error),)
+        return library, ()
 
     def _measured(
         self,
         every: Mapping[str, Way],
         ways: Mapping[str, Way],
         found: tuple[str, ...],
-        openvino: OpenvinoBaseline | None,
+        library: LibraryBaseline | None,
         limit_s: float,
     ) -> tuple[Trial, ReferenceSettings | None]:
         """Earlier and new rounds; `ways` are those that there is time for."""
         setting = self._setting()
-        texts = self._texts(every, setting, openvino)
+        texts = self._texts(every, setting, library)
         trial = self._trial(texts, found).without(every.keys() - ways.keys())
         opened: dict[str, Candidate] = {}
         deadline = time.monotonic() + limit_s
@@ -163,7 +171,7 @@ class Comparison:
             missing = [name for name in trial.wanted if name not in opened]
             if not missing:
                 break
-            opened.update(self._opened(missing, ways, setting, openvino))
+            opened.update(self._opened(missing, ways, setting, library))
             trial = trial.without({*missing} - opened.keys())
             if trial.ours and opened.keys() >= {*trial.wanted}:
                 trial = self._until_decided(trial, opened, texts, setting, deadline)
@@ -174,7 +182,8 @@ class Comparison:
         plain = tuple(name for name in (REFERENCE, OPENVINO) if name in texts)
         if not plain:
             earlier = self._earlier(known, texts)
-            return Trial(known, shares(found, earlier, ()), ("sequential",), ("greedy",))
+            libraries = [name for name in LIBRARIES if name in texts]
+            return Trial(known, shares(found, earlier, ()), ("sequential", *libraries), ("greedy",))
         if plain == (REFERENCE, OPENVINO) and texts.keys() == {*plain}:
             return Trial(known, {OPENVINO: 0.5}, (REFERENCE,))
         return Trial(known, shares(found, self._earlier(known, texts), [n for n in _UNSEARCHED if n in texts]), plain)
@@ -184,14 +193,14 @@ class Comparison:
         return len({name for session in known for name in session.samples_us} - texts.keys())
 
     def _texts(
-        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, openvino: OpenvinoBaseline | None
+        self, ways: Mapping[str, Way], setting: ReferenceSettings | None, library: LibraryBaseline | None
     ) -> dict[str, str]:
         """A text by name that identifies how a way runs."""
         texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
         if setting is not None:
             texts[REFERENCE] = f"{REFERENCE}: {setting.description}"
-        if openvino is not None:
-            texts[OPENVINO] = openvino.text
+        if library is not None:
+            texts[library.name] = library.text
         return texts
 
     def _setting(self) -> ReferenceSettings | None:
@@ -211,12 +220,12 @@ class Comparison:
         names: Sequence[str],
         ways: Mapping[str, Way],
         setting: ReferenceSettings | None,
-        openvino: OpenvinoBaseline | None,
+        library: LibraryBaseline | None,
     ) -> Mapping[str, Candidate]:
         """The named ways ready to be timed, except those that fail; ways of equal text are opened once."""
         inputs = random_inputs(self.latencies.model.graph.inputs)
         opened: dict[str, Candidate] = {}
-        texts = self._texts(ways, setting, openvino)
+        texts = self._texts(ways, setting, library)
         for name in names:
             text = texts[name]
             if text in self.candidates:
@@ -225,8 +234,8 @@ class Comparison:
                 plain = self.here.baselines.onnxruntime
                 assert plain is not None
                 opened[name] = self.candidates[text] = plain.ready(setting, inputs)
-            elif name == OPENVINO and openvino is not None:
-                opened[name] = self.candidates[text] = openvino.ready(inputs)
+            elif library is not None and name == library.name:
+                opened[name] = self.candidates[text] = library.ready(inputs)
             else:
                 with self.faults.contained(_WORDS.format(name)):
                     self.candidates[text] = opened[name] = _tried(self.here.ready(ways[name], inputs))
@@ -264,6 +273,10 @@ class Comparison:
             for name, samples_us in session.samples_us.items():
                 _log.info("whole model, %s: %.1f us, %d rounds", name, quantile(samples_us, 0.5), len(samples_us))
         return found
+
+
+def _without(library: LibraryBaseline, error: Exception) -> str:
+    return f"{library.label} was not compared: {first_line(error)}."
 
 
 def _tried(candidate: Candidate) -> Candidate:

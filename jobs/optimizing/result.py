@@ -50,7 +50,8 @@ class OptimizeResult:
         sequential_us: the latency of one operator after another.
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
         reference_us: the latency of plain onnxruntime; None if it was not measured.
-        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
+        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, "openvino" or
+            "tensorrt".
         reason: why that ships.
         states: the number of nonempty states in all blocks; 0 if nothing was searched.
         transitions: the number of transitions in all blocks.
@@ -61,7 +62,7 @@ class OptimizeResult:
         repeated: the number of these that repeated a disturbed one.
         cache_hits: the number of measurements from the profile database.
         kernels_before: kernel launches of one run without the schedule found.
-        kernels_after: kernel launches of one run as shipped; None if OpenVINO runs it.
+        kernels_after: kernel launches of one run as shipped; None if a library runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
         predicted_gap: the same by predictions of unmeasured stages, which ended the search; None if nothing was
             predicted.
@@ -71,15 +72,16 @@ class OptimizeResult:
             else "undecided"; None if nothing of ours was measured.
         candidate: the best of ours: "iosched" for the schedule found, "sequential", "greedy", or "session" for the
             rewritten model in one session of onnxruntime; None if nothing of ours was measured.
-        rested_us: latencies after idle time by the names "iosched", "sequential", "greedy", "reference" and "openvino".
+        rested_us: latencies after idle time by the names "iosched", "sequential", "greedy", "reference", "openvino"
+            and "tensorrt".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         sequential_measured_share: the same part of `sequential_us`.
         intervals: the uncertainty of computed latencies; None if they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
         wholes: the whole models that were measured interleaved, with their samples, by the names "iosched",
-            "sequential", "greedy", "reference" and "openvino"; empty if none was. For throughput, the samples are times
-            from the end of one run to that of the next.
+            "sequential", "greedy", "reference", "openvino" and "tensorrt"; empty if none was. For throughput,
+            the samples are times from the end of one run to that of the next.
         search_seconds: seconds until the search ended; the rest compared whole models. None for throughput, where both
             alternate.
         slowness: the machine's slowdown during the comparison, relative to stage measurements; None if not measured

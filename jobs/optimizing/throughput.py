@@ -294,8 +294,8 @@ def _compared(
                 f"Teams were not compared because their outputs differ from those of onnxruntime: {check.reasons[0]}.",
             )
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
-        notes += job.time_budget.openvino_notes if here.baselines.openvino is not None else ()
-        if here.baselines.openvino is not None and job.time_budget.has_time_for_openvino:
+        notes += job.time_budget.library_notes
+        if here.baselines.openvino is not None and job.time_budget.has_time_for_library:
             try:
                 here.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = open_streams(job.model, job.lanes, job.inputs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.optimizing.comparison import OPENVINO, REFERENCE, ComparedModels, Comparison
+from iosched.jobs.optimizing.comparison import LIBRARIES, OPENVINO, REFERENCE, TENSORRT, ComparedModels, Comparison
 from iosched.jobs.schedules import priced
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import MismatchError
@@ -54,13 +54,14 @@ class Verdict:
     """The decision which schedule ships, with all that the schedule file and the result say of it.
 
     Attributes:
-        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
+        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, "openvino" or
+            "tensorrt".
         reason: why.
         schedule: the schedule in the file, of the model's operators.
         kernels_before: kernel launches of one run without the schedule found.
         running: facts about running the model as it ships.
-        latencies: of "iosched", "sequential", "greedy", "reference" and "openvino", where they are known. Those that
-            were measured have samples.
+        latencies: of "iosched", "sequential", "greedy", "reference", "openvino" and "tensorrt", where they are known.
+            Those that were measured have samples.
         proven: the scope in which `schedule` is proven optimal: "whole", "blocks" or None.
         alternatives: the other schedules that were considered, of the model's operators.
         ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
@@ -98,8 +99,8 @@ def measured_verdict(
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
-    # Where OpenVINO is missing, the file runs as it would have shipped without.
-    without = trial.chosen_without(OPENVINO) if chosen == OPENVINO else chosen
+    # Where the library is missing, the file runs as it would have shipped without.
+    without = trial.chosen_without(chosen) if chosen in LIBRARIES else chosen
     found_name = trial.candidate if trial.candidate in compared.found else compared.found[0]
     in_file = found_name if without == REFERENCE else without
     labels = dict.fromkeys(compared.found, "iosched")
@@ -111,9 +112,10 @@ def measured_verdict(
         "greedy": "the greedy schedule",
         REFERENCE: "plain onnxruntime",
         OPENVINO: "OpenVINO",
+        TENSORRT: "TensorRT",
     }
-    running = here.running(compared.ways.get(chosen), trial.in_common(compared.found))
-    if shipped == OPENVINO:
+    running = here.running(compared.ways.get(without), trial.in_common(compared.found))
+    if shipped in LIBRARIES:
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
     rest_notes = _rest_notes(trial, trial.chosen_baseline, chosen, words)
@@ -125,7 +127,7 @@ def measured_verdict(
     shown = {
         "iosched": chosen if shipped == "iosched" else found_name,
         "sequential": chosen if shipped == "sequential" else in_turn,
-        **{name: name for name in ("greedy", REFERENCE, OPENVINO) if name in measured},
+        **{name: name for name in ("greedy", REFERENCE, *LIBRARIES) if name in measured},
     }
     return Verdict(
         shipped=shipped,

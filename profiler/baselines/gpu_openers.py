@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,17 @@ import onnx
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
 from iosched.models.model import Model
+from iosched.profiler.baselines.library import LibraryBaseline
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.failures import how_to_install
 from iosched.runtime.cuda.gpu.lanes import elapsed_each_us
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.cuda.onnxruntime.provider import Provider, bound_run
+from iosched.runtime.cuda.onnxruntime.tensorrt import Engine, TensorrtProcess
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import bound_source
-from iosched.runtime.session import load_onnxruntime, open_session, running
+from iosched.runtime.session import load_onnxruntime, open_session
 
 
 def open_torch(way: str, setup: GpuSetup) -> Candidate:
@@ -76,20 +78,42 @@ def open_on_gpu(setup: GpuSetup) -> Candidate:
     session = open_session(source, options, providers=providers)
     if provider.name not in session.get_providers():
         raise DeviceError(f"cannot load its CUDA provider; {how_to_install(provider.index)}")
-    binding = session.io_binding()
-    make = onnxruntime.OrtValue.ortvalue_from_numpy
-    values = {name: make(array, provider.device, provider.index) for name, array in setup.inputs.items()}
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name, provider.device, provider.index)
-    run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
-    return Candidate(partial(_timed, setup.driver, stream, run, kept_alive))
+    run = bound_run(session, provider, setup.inputs)
+    return Candidate(partial(_timed, setup.driver, stream, run, (stream, kept)))
 
 
-def _run_bound(session: Any, binding: Any) -> None:
-    with running():
-        session.run_with_iobinding(binding)
+@dataclass(frozen=True, eq=False)
+class TensorrtBaseline(LibraryBaseline):
+    """TensorRT on the original model, in a process of its own.
+
+    Attributes:
+        limit_s: the seconds that building the engine may take; None for the default.
+    """
+
+    name = "tensorrt"
+    label = "TensorRT"
+    limit_s: float | None = None
+    engine: Engine = field(kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """See `LibraryBaseline`; raises as `opened` does."""
+        opened = self.opened
+        assert isinstance(opened, TensorrtProcess)
+        return f"{opened.description}, {self.precision}"
+
+    def _open(self) -> TensorrtProcess:
+        return TensorrtProcess(self.model, self.engine, self.limit_s)
+
+
+def open_in_tensorrt(setup: GpuSetup) -> Candidate:
+    """Opens onnxruntime with its TensorRT provider, which builds an engine first.
+
+    Raises:
+        DeviceError: TensorRT is missing, or does not run the whole model.
+    """
+    opened = TensorrtProcess(setup.model, setup.engine)
+    return Candidate(partial(opened.time, setup.inputs), opened.close)
 
 
 def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object, repeats: int) -> tuple[float, ...]:
@@ -103,6 +127,7 @@ def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: obj
 
 GPU_OPENERS: Mapping[str, Callable[[GpuSetup], Candidate]] = {
     "onnxruntime-cuda": open_on_gpu,
+    "onnxruntime-tensorrt": open_in_tensorrt,
     **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
 }
 """Openers of baselines by name."""
@@ -117,3 +142,4 @@ class GpuSetup:
     precision: Precision
     driver: Driver
     provider: Provider
+    engine: Engine

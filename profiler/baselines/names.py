@@ -14,11 +14,12 @@ ON_CPU = {
 }
 ON_GPU = {
     "onnxruntime-cuda": "onnxruntime with its CUDA provider",
+    "onnxruntime-tensorrt": "onnxruntime with its TensorRT provider",
     "torch": "PyTorch, eager",
     "torch-cudagraph": "PyTorch in one CUDA graph",
     "torch-compile": "PyTorch, compiled by torch.compile",
 }
 """A description of each baseline."""
 
-SLOW_TO_OPEN = ("torch-compile",)
+SLOW_TO_OPEN = ("onnxruntime-tensorrt", "torch-compile")
 """Baselines that take minutes until their first run, measured only by request."""

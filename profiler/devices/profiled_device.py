@@ -19,6 +19,7 @@ from iosched.scheduler.schedule import Schedule, Stage, structure_text
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
+    from iosched.profiler.baselines.library import LibraryBaseline
     from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
     from iosched.profiler.baselines.openvino import OpenvinoBaseline
     from iosched.profiler.devices.measured_costs import MeasuredCosts, StageCosts
@@ -79,12 +80,14 @@ class Baselines:
     Attributes:
         onnxruntime: which a schedule has to beat; None for the sequential schedule instead.
         openvino: which a schedule has to beat too, and which ships if fastest; None if missing.
+        tensorrt: the same on a GPU, by the seconds that building an engine may take; None on a CPU.
         only_way: OpenVINO, if nothing else supports the precision; else None.
         openers: open another runtime on this model and given inputs, by name; they raise `DeviceError`.
     """
 
     onnxruntime: OnnxruntimeBaseline | None = None
     openvino: OpenvinoBaseline | None = None
+    tensorrt: Callable[[float | None], LibraryBaseline] | None = None
     only_way: OpenvinoBaseline | None = None
     openers: Mapping[str, Callable[[Arrays], Candidate]] = field(default_factory=dict)
 

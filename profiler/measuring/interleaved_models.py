@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from iosched.models.errors import SeparateProcessError
 from iosched.models.log import logger
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.idle import wait_until_idle
@@ -73,7 +74,7 @@ def measure_interleaved(
         quiet.append(budget.is_loaded or is_quiet())
         return quiet[-1]
 
-    turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
+    turns = {name: _Turns(name, candidate) for name, candidate in candidates.items()}
     interleave(
         {name: each.take for name, each in turns.items()},
         budget.rounds,
@@ -141,7 +142,7 @@ def rounds_of(
         slowness: measures the machine's slowness, only after a round without interference: with it, the calibration
             kernel was seen to take 26 times its reference.
     """
-    turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
+    turns = {name: _Turns(name, candidate) for name, candidate in candidates.items()}
 
     def take(names: Sequence[str]) -> Round:
         load, samples_us = watch(), {}
@@ -161,12 +162,17 @@ def rounds_of(
 class _Turns:
     """The samples of one candidate: its first run, and its runs in a row, in microseconds."""
 
+    name: str
     candidate: Candidate
     rested_us: list[float] = field(default_factory=list)
     runs_us: list[Sequence[float]] = field(default_factory=list)
 
     def take(self) -> float:
-        rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
+        try:
+            rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
+        except SeparateProcessError as error:
+            error.candidate = self.name
+            raise
         self.rested_us.append(rested_us)
         self.runs_us.append(in_a_row_us)
         return quantile(in_a_row_us, 0.5)

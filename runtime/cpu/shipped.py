@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LARGEST_BASE = 1024
 
-_BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
+_BY_SCHEDULE = ("iosched", "sequential", "tensorrt", "serial", "packed", "batched", "mixed")
 """Values of `shipped` that run the schedule of the file, unless `ScheduleDocument.is_plain`."""
 
 

@@ -35,8 +35,8 @@ JSON_KEYS = {
     "proven": str,
     "device": {"kind", "name"},
     "latency_us": {
-        "predicted", "measured", "sequential", "greedy", "reference", "openvino", "ratio", "after_rest",
-        "measured_share", "sequential_measured_share",
+        "predicted", "measured", "sequential", "greedy", "reference", "openvino", "tensorrt", "ratio",
+        "after_rest", "measured_share", "sequential_measured_share",
     },
     "intervals": type(None), "layout": type(None), "barriers": type(None),
     "search": {
@@ -195,7 +195,7 @@ def test_the_table_has_the_two_plain_ways(
     [
         ({}, "onnxruntime 170.0 µs, shipped 95.0 µs"),
         ({"shipped": "reference"}, "onnxruntime 170.0 µs"),
-        ({"device_kind": "cuda", "reference_us": None}, "sequential 160.0 µs, shipped 95.0 µs"),
+        ({"device_kind": "cuda", "reference_us": None, "ratio": None}, "sequential 160.0 µs, shipped 95.0 µs"),
         ({"device_kind": "cuda", "reference_us": None, "shipped": "sequential"}, "sequential 160.0 µs"),
     ],
 )
@@ -332,7 +332,8 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert (found["output"], found["schedule"]) == ("branches.iosched.onnx", "branches.schedule.json")
     assert found["latency_us"] == {
         "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
-        "openvino": None, "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
+        "openvino": None, "tensorrt": None,
+        "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
         "after_rest": {"measured": 95.0, "reference": 170.0}, "measured_share": None, "sequential_measured_share": None,
     }  # fmt: skip
     assert "in brackets" not in result.stderr

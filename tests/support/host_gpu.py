@@ -23,6 +23,7 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray, ImportedArray, Suppor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.cuda.onnxruntime.tensorrt import Engine
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.unit_graph import Unit
@@ -169,4 +170,5 @@ def time_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def host_place(precision: str = "fp32", provider: Provider = HOST) -> GpuSetup:
     """`fire` and inputs of it on a GPU made of host memory, where another runtime is to run it."""
     model = fire(batch=2)
-    return GpuSetup(model, random_inputs(model.graph.inputs), Precision(precision), HostDriver(), provider)
+    inputs, engine = random_inputs(model.graph.inputs), Engine(0, precision, "host")
+    return GpuSetup(model, inputs, Precision(precision), HostDriver(), provider, engine)

@@ -25,6 +25,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.lowering import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.tensorrt import Engine
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.unit_graph import Unit
 
@@ -85,6 +86,10 @@ class AttachedGpu:
         if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
             return KnownCudnnPlans({})
         return KnownCudnnPlans({key: str(value) for key, value in plans.items()})
+
+    def engine(self, model: Model, precision: str) -> Engine:
+        """What TensorRT builds an engine for."""
+        return Engine(self.index, precision, f"{self.key(precision)} {model.digest} {sorted(model.bindings.items())}")
 
     @cached_property
     def _lanes(self) -> Lanes:

@@ -6,16 +6,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
-from iosched.models.errors import DeviceError
+from iosched.models.errors import DeviceError, first_line
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup
+from iosched.profiler.baselines.gpu_openers import GPU_OPENERS, GpuSetup, TensorrtBaseline
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, cudnn_text, layout_of
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages, usable_names
@@ -47,11 +47,13 @@ from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.interleaved_models import Budget, TakeRound, measure_interleaved, rounds_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.gpu.extras import extra_for, query_driver, way_to_run
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.cuda.onnxruntime.sessions import described
+from iosched.runtime.cuda.onnxruntime.tensorrt import Engine, open_whole
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Candidate, Executor, Requests
 from iosched.runtime.inputs import Arrays
@@ -131,12 +133,19 @@ class CudaDevice:
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Captures `model` in CUDA graphs by its schedule, by default one operator after another.
 
+        If TensorRT ships, it runs the model where it is installed, and the schedule only runs arrays on the GPU.
+
         Raises:
             DeviceError: the GPU cannot run the model, has too little memory, or cuDNN is missing.
             ExecutionError: a kernel fails.
         """
         del threads
-        precision = DEFAULT_PRECISION if document is None else document.precision
+        precision, notes = DEFAULT_PRECISION if document is None else document.precision, tuple[str, ...]()
+        if document is not None and document.shipped == "tensorrt":
+            try:
+                return self._in_tensorrt(model, document)
+            except DeviceError as error:
+                notes = (f"Runs without TensorRT: {first_line(error)}.",)
         backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document), layout_of(document))
         schedule = sequential(backend.graph) if document is None else document.schedule
         barriers = document is None or document.runtime.get("barriers") != "none"
@@ -149,10 +158,20 @@ class CudaDevice:
         return Executor(
             requests if len(models) > 1 else first,
             f"iosched, {self.gpu.name}, {precision}, {first.kernel_count} kernels{at_once}",
-            lambda: (*fewer, *backend.notes, *session_notes(first)),
+            lambda: (*fewer, *notes, *backend.notes, *session_notes(first)),
             on_device=partial(_run_on_device, requests),
             placed=partial(_placed, models, notes=fewer),
             in_flight=len(models),
+        )
+
+    def _in_tensorrt(self, model: Model, document: ScheduleDocument) -> Executor:
+        opened = open_whole(model, self.gpu.engine(model, document.precision))
+        by_schedule = cache(partial(self.executor, model, replace(document, shipped="iosched")))
+        return Executor(
+            opened,
+            f"{opened.description}, {self.gpu.name}, {document.precision}",
+            on_device=lambda inputs, **options: by_schedule().run_on_device(inputs, **options),
+            by="library",
         )
 
 
@@ -202,12 +221,21 @@ class OpenOnGpu:
 
     @property
     def baselines(self) -> Baselines:
-        """onnxruntime with its CUDA provider, and PyTorch in three ways."""
-        return Baselines(openers={name: partial(self._opened, opener) for name, opener in GPU_OPENERS.items()})
+        """onnxruntime with its CUDA and TensorRT providers, and PyTorch in three ways."""
+        openers = {name: partial(self._opened, opener) for name, opener in GPU_OPENERS.items()}
+        return Baselines(tensorrt=self._tensorrt, openers=openers)
 
     def _opened(self, opener: Callable[[GpuSetup], Candidate], inputs: Arrays) -> Candidate:
         gpu, precision = self.device.gpu, self._backend.precision
-        return opener(GpuSetup(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision)))
+        provider = Provider.cuda(gpu.index, precision)
+        return opener(GpuSetup(self.model, inputs, precision, gpu.driver, provider, self._engine))
+
+    def _tensorrt(self, limit_s: float | None) -> TensorrtBaseline:
+        return TensorrtBaseline(self.model, cpu_count(), self.settings.precision, limit_s, engine=self._engine)
+
+    @property
+    def _engine(self) -> Engine:
+        return self.device.gpu.engine(self.model, self.settings.precision)
 
     @property
     def here(self) -> AttachedModel:

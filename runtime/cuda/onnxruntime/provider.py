@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from typing import Any
 
@@ -15,6 +15,7 @@ from iosched.models.errors import ExecutionError, InvalidModelError
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import Precision, SessionKernel
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, SessionDevice, SessionRun, Tensor
+from iosched.runtime.inputs import Arrays
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 _CPU = "CPUExecutionProvider"
@@ -115,8 +116,9 @@ class ProviderSessions:
         for wholly in (True, False):
             providers = {self._provider.name: options} if wholly else {self._provider.name: options, _CPU: {}}
             try:
-                with _silence():
-                    session = open_session(kernel.model, _options(wholly=wholly), providers=list(providers.items()))
+                with silenced():
+                    settings = session_options(wholly=wholly)
+                    session = open_session(kernel.model, settings, providers=list(providers.items()))
             except InvalidModelError:
                 continue
             if self._provider.name in session.get_providers():
@@ -125,8 +127,25 @@ class ProviderSessions:
         return None
 
 
+def bound_run(session: Any, provider: Provider, inputs: Arrays) -> Callable[[], None]:
+    """Runs of a whole model on inputs that are copied to the device now; outputs stay there."""
+    binding, make = session.io_binding(), load_onnxruntime().OrtValue.ortvalue_from_numpy
+    values = {name: make(array, provider.device, provider.index) for name, array in inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, provider.device, provider.index)
+    return partial(_run_bound, session, binding, values)
+
+
+def _run_bound(session: Any, binding: Any, kept_alive: object) -> None:
+    del kept_alive
+    with running():
+        session.run_with_iobinding(binding)
+
+
 @contextmanager
-def _silence() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Silences onnxruntime's log about missing libraries; `SessionDevice` reports them."""
     onnxruntime = load_onnxruntime()
     onnxruntime.set_default_logger_severity(_FATAL)
@@ -136,7 +155,8 @@ def _silence() -> Iterator[None]:
         onnxruntime.set_default_logger_severity(_WARNING)
 
 
-def _options(*, wholly: bool) -> Any:
+def session_options(*, wholly: bool) -> Any:
+    """Options of a silent session, in which `wholly` forbids nodes on the CPU."""
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = _FATAL
     if wholly:

@@ -9,21 +9,21 @@ import pytest
 from host_gpu import host_place
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.baselines import gpu_openers as peer
 from iosched.profiler.baselines.gpu_openers import open_on_gpu
+from iosched.runtime.cuda.onnxruntime import provider
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.reference import Reference
 
 
 def test_onnxruntime_runs_on_inputs_that_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Mapping[str, object]] = []
-    run = peer._run_bound
+    run = provider._run_bound
 
-    def watched(session: object, binding: object) -> None:
-        run(session, binding)
+    def watched(session: object, binding: object, kept_alive: object) -> None:
+        run(session, binding, kept_alive)
         runs.append({"outputs": binding.copy_outputs_to_cpu()})  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(peer, "_run_bound", watched)
+    monkeypatch.setattr(provider, "_run_bound", watched)
     where = host_place()
     candidate = open_on_gpu(where)
     assert runs == []

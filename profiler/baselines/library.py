@@ -1,0 +1,93 @@
+"""A library that runs the original model: a baseline, which ships if it is fastest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar, Literal
+
+from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
+from iosched.models.model import Model
+from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.executor import Candidate, Runnable
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.scheduler.precision import DEFAULT_PRECISION
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryBaseline(ABC):
+    """A library on the original model; precision "fp32" stands for the model's own types on a CPU.
+
+    Attributes:
+        name: in results and files.
+        label: in messages.
+        threads: the number of CPU cores.
+    """
+
+    name: ClassVar[Literal["openvino", "tensorrt"]]
+    label: ClassVar[str]
+    model: Model
+    threads: int
+    precision: str = DEFAULT_PRECISION
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """Identifies how the model is run; latencies of equal texts are interchangeable."""
+
+    @abstractmethod
+    def _open(self) -> Runnable:
+        """Opens the model; raises a DeviceError if the library is missing or cannot run it."""
+
+    @property
+    def opened(self) -> Runnable:
+        """The model, opened and checked against onnxruntime once.
+
+        Raises:
+            DeviceError: the library is not installed, or cannot run the model.
+            MismatchError: its outputs differ.
+        """
+        if isinstance(self._tried, IoschedError):
+            raise self._tried
+        return self._tried[0]
+
+    @property
+    def agreement(self) -> Check:
+        """The difference of its outputs from onnxruntime's in 32-bit floats. Raises as `opened` does."""
+        if isinstance(self._tried, IoschedError):
+            raise self._tried
+        return self._tried[1]
+
+    @cached_property
+    def _tried(self) -> tuple[Runnable, Check] | DeviceError | MismatchError:
+        try:
+            found = self._open()
+        except DeviceError as error:
+            return error
+        checked = self._checked(found)
+        if isinstance(checked, Check):
+            return found, checked
+        found.close()
+        return checked
+
+    def _checked(self, found: Runnable) -> Check | DeviceError | MismatchError:
+        inputs = random_inputs(self.model.graph.inputs)
+        with Reference(self.model, ReferenceSettings("sequential", self.threads)) as reference:
+            expected = reference.run(inputs)
+        try:
+            check = compare(found.run(inputs), expected, rtol=rtol_of(self.precision))
+        except (DeviceError, ExecutionError) as error:
+            return DeviceError(f"{self.label} cannot run this model: {error}")
+        return check if check.passed else MismatchError(check.reasons[0])
+
+    @cached_property
+    def run_s(self) -> float:
+        """Seconds of one run; measured once. Raises as `opened` does."""
+        return self.opened.time(random_inputs(self.model.graph.inputs), 2)[-1] / 1e6
+
+    def ready(self, inputs: Arrays) -> Candidate:
+        """The model ready to be timed on these inputs. Raises as `opened` does."""
+        opened = self.opened
+        return Candidate(partial(opened.time, inputs), opened.close)
