@@ -202,7 +202,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def _cell(row: Row) -> str:
-    return f"{row['tasks']}{''.join(f' + {row[kind]}{kind[0]}' for kind in HIDDEN if row[kind])}"
+    return f"{row['tasks']}{''.join(f'+{row[kind]}{kind[0]}' for kind in HIDDEN if row[kind])}"
 
 
 def edge_table(rows: Sequence[Row]) -> Table:

@@ -71,5 +71,5 @@ def test_rows_of_the_same_commit_and_cudnn_are_kept(
     assert {(each["commit"], each["cudnn"]) for each in rows} == {("b", "9.28.1")}
     headers, lines = nodes.table(rows)
     assert headers[3:] == ["h100 fp16", "h100 fp32"]
-    assert lines == [[name, "now", "default", "5 + 1c", "5 + 2t + 1c"] for name in ("squeezenet", "vgg16")]
+    assert lines == [[name, "now", "default", "5+1c", "5+2t+1c"] for name in ("squeezenet", "vgg16")]
     assert nodes.edge_table(rows)[1] == [[name, "now", "4", "1", "8"] for name in ("squeezenet", "vgg16")]

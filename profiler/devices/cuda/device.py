@@ -276,8 +276,7 @@ class OpenOnGpu:
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
         """The number of kernels, the settings and cuDNN plans, and notes on throttling."""
         if way is None:
-            lowering = self._backend.lower(sequential(self.graph))
-            return Running(sum(map(len, lowering.plan.lanes)))
+            return Running(self._backend.lower(sequential(self.graph)).kernel_count)
         with closing(self._compiled(way)) as model:
             runtime = {
                 "precision": self.settings.precision,

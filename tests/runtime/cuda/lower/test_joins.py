@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gpu_plans import expected_outputs, interpreted, relative_error
 from hypothesis import given
@@ -14,7 +16,7 @@ from iosched.runtime.cuda.kernel import JoinNode, Precision
 from iosched.runtime.cuda.lower import lowering as lowering_module
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.lowering import Lowering, lower
-from iosched.runtime.hazards import happens_before
+from iosched.runtime.hazards import HazardError, check, happens_before
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import PlanTask
 from iosched.scheduler.baselines import greedy
@@ -79,6 +81,21 @@ def test_stages_of_two_lanes_need_no_join(width: int, number: int) -> None:
     schedule = greedy(model.graph)
     assert joins(lower(LoweredModel(model, FP32), schedule)) == number
     assert joins(lower(LoweredModel(model, FP32), schedule, barriers=False)) == 0
+
+
+def test_every_wait_of_and_for_a_join_is_proven_to_be_needed() -> None:
+    model = crossed(4, 3)
+    plan = lower(LoweredModel(model, FP32), greedy(model.graph)).plan
+    caught = 0
+    for lane, tasks in enumerate(plan.lanes):
+        for step, task in enumerate(tasks):
+            for number in range(len(task.waits)):
+                changed = replace(task, waits=task.waits[:number] + task.waits[number + 1 :])
+                broken = (*tasks[:step], changed, *tasks[step + 1 :])
+                with pytest.raises(HazardError):
+                    check(replace(plan, lanes=(*plan.lanes[:lane], broken, *plan.lanes[lane + 1 :])))
+                caught += 1
+    assert caught == 2 * 6 + 3  # two joins of four lanes, and the sum
 
 
 def test_edges_of_inception() -> None:
