@@ -26,6 +26,11 @@ _BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
 """Values of `shipped` that run the schedule of the file, unless `ScheduleDocument.is_plain`."""
 
 
+def is_by_schedule(document: ScheduleDocument | None) -> bool:
+    """Whether our runtime runs the schedule of the file."""
+    return document is not None and document.is_shipped and document.shipped in _BY_SCHEDULE
+
+
 def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
     """Open `model` on `lanes` cores by its schedule, on plain onnxruntime, or on OpenVINO.
 

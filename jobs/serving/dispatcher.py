@@ -1,0 +1,143 @@
+"""Decides which request starts when, and on which cores: without threads and without a clock of its own."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from iosched.jobs.serving.policy import ServingPolicy
+from iosched.models.errors import BusyError
+
+Block = tuple[int, ...]
+"""Numbers of adjacent cores. Blocks of one size do not overlap."""
+
+_NEWEST = 0.2  # weight of the newest run in the mean of a model's runs
+
+
+def blocks_of(size: int, cores: int) -> tuple[Block, ...]:
+    """The blocks of `size` of the cores."""
+    return tuple(tuple(range(first, first + size)) for first in range(0, cores - size + 1, size))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A request that starts on these cores; it has them until it ends."""
+
+    request: Hashable
+    block: Block
+
+
+@dataclass(frozen=True)
+class _Running:
+    model: str
+    block: Block
+    began_s: float
+
+
+@dataclass
+class Dispatcher:
+    """The state of cores and requests. Each event returns the requests that start now.
+
+    A request takes the cores that are free, as many as its policy and the other waiting requests leave it: no core is
+    idle while a request waits. Times are seconds of any clock that never goes back.
+
+    Attributes:
+        cores: their number.
+        load: core seconds that requests need in a second, over the cores; see `ModelPolicy.most_cores`.
+    """
+
+    cores: int
+    policy: ServingPolicy = field(default_factory=ServingPolicy)
+    load: float = 0.0
+    _at_s: float = -math.inf
+    _free: set[int] = field(default_factory=set)
+    _waiting: list[tuple[float, int, str, Hashable]] = field(default_factory=list)  # in the order in which they start
+    _waiting_of: Counter[str] = field(default_factory=Counter)
+    _running: dict[Hashable, _Running] = field(default_factory=dict)
+    _core_s: dict[str, dict[int, float]] = field(default_factory=dict)  # of a run: by model and size of the block
+    _arrivals: int = 0
+
+    def __post_init__(self) -> None:
+        self._free = set(range(self.cores))
+
+    @property
+    def running(self) -> Mapping[Hashable, Block]:
+        """The cores of each running request."""
+        return {request: run.block for request, run in self._running.items()}
+
+    @property
+    def waiting(self) -> tuple[Hashable, ...]:
+        """The waiting requests in the order in which they start."""
+        return tuple(request for *_, request in self._waiting)
+
+    def arrived(self, request: Hashable, model: str, now_s: float) -> list[Start]:
+        """A request arrives.
+
+        Raises:
+            BusyError: too many requests of this model wait. Nothing has changed then, but the load.
+        """
+        own = self.policy.of(model)
+        self._pass_time(now_s, model)
+        if not self._free and self._waiting_of[model] >= own.most_waiting:
+            raise BusyError(f"{own.most_waiting} requests of {model!r} wait already: try again later")
+        self._arrivals += 1
+        due_s = now_s - own.priority * self.policy.priority_s + self._work_s(model) * self.policy.length_weight
+        insort(self._waiting, (due_s, self._arrivals, model, request))
+        self._waiting_of[model] += 1
+        return list(self._starts(now_s))
+
+    def ended(self, request: Hashable, now_s: float) -> list[Start]:
+        """A request is over: it ran, failed, or was given up while it waited."""
+        run = self._running.pop(request, None)
+        if run is None:
+            self._drop(request)
+            return []
+        self._free.update(run.block)
+        known = self._core_s.setdefault(run.model, {})
+        core_s = (now_s - run.began_s) * len(run.block)
+        known[len(run.block)] = core_s * _NEWEST + known.get(len(run.block), core_s) * (1 - _NEWEST)
+        return list(self._starts(now_s))
+
+    def drop_waiting(self) -> tuple[Hashable, ...]:
+        """Drop all waiting requests and return them."""
+        dropped = self.waiting
+        self._waiting.clear()
+        self._waiting_of.clear()
+        return dropped
+
+    def _drop(self, request: Hashable) -> None:
+        for index, (*_, model, waiting) in enumerate(self._waiting):
+            if waiting == request:
+                del self._waiting[index]
+                self._waiting_of[model] -= 1
+                return
+
+    def _pass_time(self, now_s: float, model: str) -> None:
+        """The load after a request of `model`: each counts with its core seconds, the less the longer ago."""
+        self.load *= math.exp((self._at_s - now_s) / self.policy.load_s)
+        self._at_s = now_s
+        self.load += self._work_s(model) / (self.policy.load_s * self.cores)
+
+    def _work_s(self, model: str) -> float:
+        """Core seconds that a request needs; 0 before the first run."""
+        return min(self._core_s.get(model, {}).values(), default=0.0)
+
+    def _starts(self, now_s: float) -> Iterator[Start]:
+        while self._waiting and self._free:
+            *_, model, request = self._waiting[0]
+            own = self.policy.of(model)
+            most = min(own.most_cores(self.load, self.cores), max(1, len(self._free) // len(self._waiting)))
+            block = next(self._free_blocks(own.sizes(self.cores), most))
+            del self._waiting[0]
+            self._waiting_of[model] -= 1
+            self._free.difference_update(block)
+            self._running[request] = _Running(model, block, now_s)
+            yield Start(request, block)
+
+    def _free_blocks(self, sizes: tuple[int, ...], most: int) -> Iterator[Block]:
+        for size in sizes:
+            if size <= most:
+                yield from (block for block in blocks_of(size, self.cores) if self._free.issuperset(block))

@@ -1,0 +1,126 @@
+"""Cores of this CPU on which several models run at the same time, each on a block of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+
+from iosched.models.model import Model
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.cpu.native import NativeRuntime
+from iosched.runtime.cpu.remarks import core_remarks
+from iosched.runtime.cpu.shipped import is_by_schedule, shipped_executor
+from iosched.runtime.executor import Executor, Runnable
+from iosched.runtime.inputs import Arrays
+from iosched.runtime.memory import check_fits
+from iosched.runtime.shared_cores import Block
+from iosched.scheduler.document import ScheduleDocument
+
+
+class CpuCores:
+    """See `SharedCores`. All models run on the same threads: each block of cores has its own, and its own arena."""
+
+    def __init__(self, count: int) -> None:
+        """Take `count` cores, as `LaneCpus` does."""
+        self._claimed = LaneCpus(count)
+        self._cpus = self._claimed.of(count)
+        self._runtimes: dict[Block, NativeRuntime] = {}
+        self._lock = Lock()
+
+    @property
+    def count(self) -> int:
+        """Number of cores."""
+        return self._claimed.lanes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the cores."""
+        return core_remarks(self._claimed)
+
+    def executors(
+        self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        """See `SharedCores`."""
+        check_fits(model.graph)
+        if document is not None and is_by_schedule(document):
+            with self._lock, CpuBackend(model, lanes=len(blocks[0]), units=document.units) as backend:
+                if backend.is_supported():
+                    return self._by_schedule(backend, document, blocks)
+        return self._shipped(model, document, blocks)
+
+    def close(self) -> None:
+        """Free threads and release the processors. May be called again."""
+        for runtime in self._runtimes.values():
+            runtime.close()
+        self._claimed.close()
+
+    def _by_schedule(
+        self, backend: CpuBackend, document: ScheduleDocument, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        runtimes: list[NativeRuntime | None] = [None] * len(blocks)
+        if backend.is_native:
+            sharing: NativeRuntime | None = None
+            for index, block in enumerate(blocks):
+                sharing = runtimes[index] = NativeRuntime(sharing, host=self._runtime(block))
+        hosts = [(runtime, self._cpus_of(block)) for runtime, block in zip(runtimes, blocks, strict=True)]
+        compiled = backend.compile_on(document.schedule, hosts)
+        kind = "compiled" if backend.is_native else "Python"
+        description = f"iosched, 1 to {self.count} threads, {kind} executor"
+        return {block: Executor(each, description) for block, each in zip(blocks, compiled, strict=True)}
+
+    def _shipped(
+        self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        found: dict[Block, Executor] = {}
+        for block in blocks:
+            with on_cpus(self._cpus_of(block)):  # threads of the library inherit the processors
+                opened = shipped_executor(model, document, len(block))
+            found[block] = replace(opened, runnable=_Pinned(opened.runnable, self._cpus_of(block)))
+        return found
+
+    def _runtime(self, block: Block) -> NativeRuntime:
+        if block not in self._runtimes:
+            self._runtimes[block] = NativeRuntime()
+        return self._runtimes[block]
+
+    def _cpus_of(self, block: Block) -> tuple[int, ...]:
+        return tuple(self._cpus[core] for core in block)
+
+
+@contextmanager
+def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
+    """Run the calling thread on these processors; negative numbers mean unpinned."""
+    if min(cpus) < 0:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pinned:
+    """A model whose calling thread runs on its processors."""
+
+    runnable: Runnable
+    cpus: tuple[int, ...]
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        with on_cpus(self.cpus):
+            return self.runnable.run(inputs)
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        with on_cpus(self.cpus):
+            return self.runnable.time(inputs, repeats)
+
+    def close(self) -> None:
+        self.runnable.close()
