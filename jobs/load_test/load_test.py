@@ -121,12 +121,10 @@ class LoadResult:
                 yield f"{row.requests} requests of {row.model} are too few for p99, which takes {least}{more}."
 
     def _late(self) -> Iterator[str]:
-        for name, lag_us in self.lag_us.items():
-            if lag_us > _LATE * min(self.lone_us.values()):
-                yield (
-                    f"The sender was late next to {name}: by at least {lag_us / 1e3:.1f} ms in one request of 100. "
-                    "Latencies include that."
-                )
+        most_us = _LATE * min(self.lone_us.values())
+        late = [f"{name} {lag_us / 1e3:.1f} ms" for name, lag_us in self.lag_us.items() if lag_us > most_us]
+        if late:
+            yield f"In one request of 100, the sender was at least so late: {', '.join(late)}. Latencies include that."
 
     def _unanswered(self) -> Iterator[str]:
         for row in self.rows:

@@ -59,7 +59,7 @@ def test_models_that_were_opened_are_freed_if_the_next_one_fails(served: dict[st
         return Runnable()
 
     with pytest.raises(ExecutionError, match="no memory"):
-        alternatives.Sessions(served, opener, dict.fromkeys(served, ThreadPoolExecutor(1)))
+        alternatives.calls(served, opener, dict.fromkeys(served, ThreadPoolExecutor(1)))
     assert len(freed) == 1
 
 
