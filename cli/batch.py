@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.batch_policy import batch_policy
 from iosched.cli.common.complete import complete_model
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.named_models import files_of, parse_named, read_models
@@ -40,6 +41,7 @@ from iosched.cli.common.output import (
     refuse_terminal,
 )
 from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.quantities import ByName, by_name, parse_duration, parse_rate
 from iosched.cli.common.source import input_file, read_schedule_and_model, read_with_shapes
 from iosched.cli.common.tables import print_items, print_pairs
 from iosched.cli.common.text import COMPARED, count_text, latency_text
@@ -188,6 +190,22 @@ def _settings(
     "structure. Nothing is searched.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the composition only; measure nothing.")
+@click.option(
+    "--requests",
+    "rates",
+    callback=by_name(parse_rate),
+    metavar="20/s",
+    help="Write a policy for iosched.serve_together instead, for this rate of requests to each, or NAME=20/s,…\n\n"
+    "Models stay as they are. The policy (-o, default policy.json) is in a folder that has all models in it.",
+)
+@click.option(
+    "--p99",
+    "p99_s",
+    callback=by_name(parse_duration),
+    metavar="50ms",
+    help="With --requests: latency that 99 of 100 requests should stay below, or NAME=50ms,…. Default: five times the "
+    "model's latency alone.",
+)
 @json_option
 @verbosity_options
 @gathered("settings", _settings)
@@ -199,6 +217,8 @@ def command(
     settings: BatchSettings,
     replacements: tuple[str, ...],
     dry_run: bool,
+    rates: ByName,
+    p99_s: ByName,
     as_json: bool,
 ) -> None:
     """Put several MODELs into one ONNX file, with the fastest way to run them all.
@@ -222,6 +242,9 @@ def command(
       iosched run super.onnx --check --against a=a.onnx
       iosched batch super.onnx --replace a=retrained.onnx -o newer.onnx
     """
+    if rates or p99_s:
+        batch_policy(models, output, rates, p99_s, settings.threads, as_json)
+        return
     files = OptimizedFiles(output or Destination("-o", _DEFAULT), schedule or schedule_of(output))
     if replacements:
         _replace(models, replacements, files, as_json)

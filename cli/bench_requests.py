@@ -137,7 +137,7 @@ def _emit(result: LoadResult, as_json: bool) -> None:
     counts = ", ".join(f"{row.requests:,} of {row.model}" for row in result.first)
     cores = count_text(result.threads, "thread")
     title = f"{loads} on {cores} of {result.device}: {counts} in {result.seconds:.1f} s"
-    print_items(result.rows, _COLUMNS, title=title)
+    print_items(result.rows, LOAD_COLUMNS, title=title)
     print_pairs("rows", [(name, UNDER_LOAD[name]) for name in result.names], to_stderr=False)
 
 
@@ -148,8 +148,13 @@ def as_object(result: LoadResult) -> dict[str, object]:
     latencies_us: dict[str, dict[str, Sequence[float]]] = {name: {} for name in result.names}
     for row in result.rows:
         latencies_us[row.name][row.model] = row.latencies_us
-    rows = [json_object(row, _ROW) for row in result.rows]
+    rows = [load_row_object(row) for row in result.rows]
     return json_object(result, _OBJECT, models=models, rows=rows, latencies_us=latencies_us)
+
+
+def load_row_object(row: LoadRow) -> dict[str, object]:
+    """JSON object of a row."""
+    return json_object(row, _ROW)
 
 
 def _quantile(found: Interval | None) -> str:
@@ -160,7 +165,7 @@ def _quantile(found: Interval | None) -> str:
     return f"{value} ({low} to {high})"
 
 
-_COLUMNS: list[tuple[str, Callable[[LoadRow], str]]] = [
+LOAD_COLUMNS: list[tuple[str, Callable[[LoadRow], str]]] = [
     ("model", lambda row: row.model),
     ("", lambda row: row.name),
     ("p50 (95 % interval)", lambda row: _quantile(row.p50)),

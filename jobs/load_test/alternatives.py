@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from iosched.jobs.load_test.model_process import ModelProcess
 from iosched.jobs.serving.policy import DEFAULT_WAITING
-from iosched.jobs.serving.served_models import serve_together
+from iosched.jobs.serving.served_models import ServedModels, serve_together
 from iosched.models.model import Model
 from iosched.runtime.cores import allowed_cpus, has_whole_machine
 from iosched.runtime.executor import Requests
@@ -83,10 +83,14 @@ def calls(
 def open_iosched(served: Mapping[str, Served], threads: int) -> Calls:
     """All models on the same cores by iosched, without a policy."""
     together = serve_together({name: each.model for name, each in served.items()}, threads=threads)
-    runs = {name: partial(together.run, name, each.inputs) for name, each in served.items()}
+    return calls_of(together, {name: partial(together.run, name, each.inputs) for name, each in served.items()})
+
+
+def calls_of(together: ServedModels, runs: Mapping[str, Run]) -> Calls:
+    """Runs of models that are open; each request has a thread that waits for its cores."""
     frees = ExitStack()
     frees.callback(together.close)
-    return Calls(runs, dict.fromkeys(served, ThreadPoolExecutor(threads + DEFAULT_WAITING * len(served))), frees)
+    return Calls(runs, dict.fromkeys(runs, ThreadPoolExecutor(together.cores + DEFAULT_WAITING * len(runs))), frees)
 
 
 def default_settings(threads: int) -> ReferenceSettings:

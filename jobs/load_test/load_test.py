@@ -163,8 +163,8 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
                 stack.callback(opened[name].close)
         if not opened:
             raise DeviceError(f"no alternative can be opened: {'; '.join(missing.values())}")
-        rows = _LoadTest(settings, served, opened, observer).rows(began_s)
-    lone_us = {name: each.lone_us for name, each in served.items()}
+        lone_us = {name: each.lone_us for name, each in served.items()}
+        rows = LoadTest(settings, lone_us, opened, observer).rows(began_s + TOTAL_S - time.monotonic())
     return LoadResult(rows, device.name, threads, settings.seed, lone_us, missing)
 
 
@@ -186,17 +186,20 @@ def _checked(name: str, served: Mapping[str, Served], threads: int) -> Alternati
 
 
 @dataclass(frozen=True, eq=False)
-class _LoadTest:
+class LoadTest:
+    """Alternatives that are open, and the requests for them; `lone_us` are the latencies of the models alone."""
+
     settings: LoadSettings
-    served: Mapping[str, Served]
+    lone_us: Mapping[str, float]
     opened: Mapping[str, Alternative]
     observer: Observer
 
-    def rows(self, began_s: float) -> tuple[LoadRow, ...]:
-        end_s = began_s + TOTAL_S if self.settings.duration_s is None else math.inf
+    def rows(self, left_s: float) -> tuple[LoadRow, ...]:
+        """Sends the requests, by default for at most `left_s`."""
+        end_s = time.monotonic() + left_s if self.settings.duration_s is None else math.inf
         segments = self._segments(end_s - time.monotonic())
         answers: dict[str, list[Answer]] = {name: [] for name in self.opened}
-        patience_s = max(_LEAST_PATIENCE_S, *map(self._deadline_s, self.served))
+        patience_s = max(_LEAST_PATIENCE_S, *map(self._deadline_s, self.lone_us))
         for count, segment in enumerate(segments, 1):
             round_s = time.monotonic()
             for name, alternative in self.opened.items():
@@ -206,7 +209,7 @@ class _LoadTest:
             if 2 * time.monotonic() - round_s > end_s:  # another round would end too late
                 break
         seconds = sum(segment.seconds for segment in segments[:count])
-        return tuple(self._row(name, model, seconds, answers[name]) for model in self.served for name in self.opened)
+        return tuple(self._row(name, model, seconds, answers[name]) for model in self.lone_us for name in self.opened)
 
     def _segments(self, left_s: float) -> Sequence[Segment]:
         """Segments of requests; by default so many that all alternatives end within `left_s`."""
@@ -226,7 +229,7 @@ class _LoadTest:
         return LoadRow(name, model, rate, self._deadline_s(model) * 1e6, seconds, own)
 
     def _deadline_s(self, model: str) -> float:
-        return self.settings.deadlines_s.get(model) or DEADLINE_RUNS * self.served[model].lone_us / 1e6
+        return self.settings.deadlines_s.get(model) or DEADLINE_RUNS * self.lone_us[model] / 1e6
 
 
 def served_alone(model: Model, threads: int) -> Served:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,15 +17,16 @@ import numpy as np
 from iosched.jobs.loading.batches import LoadedBatches
 from iosched.jobs.loading.loaded_model import LoadedModel, read_with_document
 from iosched.jobs.loading.plan import path_in
-from iosched.jobs.run import warn_of_other_device
+from iosched.jobs.run import users_level, warn_of_other_device
 from iosched.jobs.serving.core_pool import CorePool
 from iosched.jobs.serving.dispatcher import blocks_of
 from iosched.jobs.serving.policy import ServingPolicy
+from iosched.jobs.serving.policy_file import adapted, read_policy
 from iosched.models.dynamic_batch import DynamicBatchModel
-from iosched.models.errors import ClosedError, ExecutionError, IoschedError, UsageError
+from iosched.models.errors import ClosedError, ExecutionError, IoschedError, OtherDeviceWarning, UsageError
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
-from iosched.models.source import Source
+from iosched.models.source import Source, StrPath
 from iosched.profiler.devices.resolve import resolve
 from iosched.runtime.executor import Executor
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -200,7 +203,7 @@ class ServedModels:
 
 
 def serve_together(
-    models: Mapping[str, Source | Model], policy: ServingPolicy | None = None, *, threads: int | None = None
+    models: Mapping[str, Source | Model] | StrPath, policy: ServingPolicy | None = None, *, threads: int | None = None
 ) -> ServedModels:
     """Open several models, optimized or not, that serve requests of their own and share the cores of this process.
 
@@ -211,13 +214,24 @@ def serve_together(
     {'y': (1, 16, 6, 6)}
 
     Args:
-        models: by name, the path of a model, of a folder from `export`, its bytes, or a loaded model.
+        models: by name, the path of a model, of a folder from `export`, its bytes, or a loaded model; or the path of a
+            file from `iosched batch --requests`, which names models and a policy.
         policy: how requests share the cores.
         threads: the number of cores; by default all that affinity and quota allow.
 
     Raises:
+        InvalidScheduleError: the file is for other models.
         Errors of `iosched.load_any`.
+
+    Warns:
+        OtherDeviceWarning: the file was made on another machine.
     """
+    if isinstance(models, str | os.PathLike):
+        file = read_policy(Path(models))
+        fitting, remark = adapted(file, resolve("cpu").info, threads)
+        if remark is not None:
+            warnings.warn(remark, OtherDeviceWarning, stacklevel=users_level())
+        models, policy = file.paths(Path(models)), policy or fitting
     served = ServedModels(policy, threads=threads)
     try:
         for name, source in models.items():
