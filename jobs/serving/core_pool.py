@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from iosched.jobs.serving.dispatcher import Block, Dispatcher, Start
 from iosched.jobs.serving.policy import ServingPolicy
@@ -17,7 +17,7 @@ from iosched.models.errors import BusyError, UsageError
 class _Request:
     """A request and its caller's gate, which opens when the request starts or is refused."""
 
-    gate: threading.Lock = field(default_factory=threading.Lock)
+    gate: threading.Lock
     block: Block | None = None
     refusal: str | None = None
 
@@ -25,7 +25,16 @@ class _Request:
 class CorePool:
     """Gives cores to the calling threads, one request at a time each, as a `Dispatcher` decides."""
 
-    def __init__(self, cores: int, policy: ServingPolicy) -> None:
+    def __init__(
+        self,
+        cores: int,
+        policy: ServingPolicy,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        new_gate: Callable[[], threading.Lock] = threading.Lock,
+    ) -> None:
+        """Take an idle number of cores; tests replace the clock and the lock that a waiting caller acquires."""
+        self._clock, self._new_gate = clock, new_gate
         self._dispatcher = Dispatcher(cores, policy)
         self._lock = threading.Lock()
         self._limits = threading.local()
@@ -33,7 +42,7 @@ class CorePool:
     @contextmanager
     def limit(self, timeout_s: float | None) -> Iterator[None]:
         """Within this block, a request of the calling thread waits at most so long."""
-        self._limits.until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._limits.until_s = None if timeout_s is None else self._clock() + timeout_s
         try:
             yield
         finally:
@@ -47,15 +56,15 @@ class CorePool:
             BusyError: too many requests of the model wait, or the time limit has passed.
             UsageError: the pool was closed without this request.
         """
-        request = _Request()
+        request = _Request(self._new_gate())
         request.gate.acquire()
         try:
             with self._lock:
-                self._start(self._dispatcher.arrived(request, model, time.monotonic()))
+                self._start(self._dispatcher.arrived(request, model, self._clock()))
             yield self._awaited(request, model)
         finally:  # also where the caller is interrupted
             with self._lock:
-                self._start(self._dispatcher.ended(request, time.monotonic()))
+                self._start(self._dispatcher.ended(request, self._clock()))
 
     def refuse_waiting(self, reason: str) -> None:
         """Drop the waiting requests: their callers get a `UsageError`."""
@@ -67,7 +76,7 @@ class CorePool:
 
     def _awaited(self, request: _Request, model: str) -> Block:
         until_s: float | None = getattr(self._limits, "until_s", None)
-        if request.block is None and not request.gate.acquire(timeout=_left_s(until_s)):
+        if request.block is None and not request.gate.acquire(timeout=self._left_s(until_s)):
             with self._lock:
                 if request.block is None and request.refusal is None:
                     raise BusyError(f"no core became free for the request of {model!r} in time: try again later")
@@ -76,13 +85,12 @@ class CorePool:
         assert request.block is not None
         return request.block
 
+    def _left_s(self, until_s: float | None) -> float:
+        return -1 if until_s is None else max(0.0, until_s - self._clock())
+
     @staticmethod
     def _start(starts: Iterable[Start]) -> None:
         for start in starts:
             assert isinstance(start.request, _Request)
             start.request.block = start.block
             start.request.gate.release()
-
-
-def _left_s(until_s: float | None) -> float:
-    return -1 if until_s is None else max(0.0, until_s - time.monotonic())
