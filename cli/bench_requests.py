@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from iosched.jobs.load_test.load_test import LoadResult
     from iosched.profiler.measuring.statistics import Interval
 
-_OBJECT = "models device threads seconds rows lag_us latencies_us missing notes"
+_OBJECT = "device threads seconds rows lag_us latencies_us missing notes"
 _QUANTILES = " ".join(f"p{n}_us=p{n}.value p{n}_low_us=p{n}.low p{n}_high_us=p{n}.high" for n in (50, 90, 99))
-_ROW = f"name model rate_per_s requests {_QUANTILES} goodput_per_s unanswered"
+_ROW = f"name model rate_per_s requests {_QUANTILES} deadline_us goodput_per_s unanswered"
 _OTHERS = "baseline schedule rounds background_load profile_db plot"
 """Options of `bench` without requests."""
 
@@ -143,13 +143,11 @@ def _emit(result: LoadResult, as_json: bool) -> None:
 
 def as_object(result: LoadResult) -> dict[str, object]:
     """JSON object of `bench --requests --json`."""
-    of_model = "name=model rate_per_s deadline_us lone_us"
-    models = [json_object(row, of_model, lone_us=result.lone_us[row.model]) for row in result.first]
     latencies_us: dict[str, dict[str, Sequence[float]]] = {name: {} for name in result.names}
     for row in result.rows:
         latencies_us[row.name][row.model] = row.latencies_us
     rows = [load_row_object(row) for row in result.rows]
-    return json_object(result, _OBJECT, models=models, rows=rows, latencies_us=latencies_us)
+    return json_object(result, _OBJECT, rows=rows, latencies_us=latencies_us)
 
 
 def load_row_object(row: LoadRow) -> dict[str, object]:

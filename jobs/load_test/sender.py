@@ -36,25 +36,6 @@ class Alternative(Protocol):
         ...
 
 
-class Clock(Protocol):
-    """Time in seconds."""
-
-    def now(self) -> float:
-        """Seconds since any moment."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Returns after this time."""
-        ...
-
-
-class SystemClock:
-    """The clock of this machine."""
-
-    now = staticmethod(time.perf_counter)
-    sleep = staticmethod(time.sleep)
-
-
 @dataclass(frozen=True)
 class Answer:
     """One request that counts.
@@ -81,19 +62,19 @@ class _Request:
     reason: str = "no answer in time"
     answer: Future[Any] | None = None
 
-    def send(self, alternative: Alternative, clock: Clock, done: Semaphore) -> None:
-        if (left_s := self.due_s - clock.now()) > 0:
-            clock.sleep(left_s)
-        self.sent_s = clock.now()
+    def send(self, alternative: Alternative, done: Semaphore) -> None:
+        if (left_s := self.due_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        self.sent_s = time.perf_counter()
         try:
             self.answer = alternative.submit(self.model)
         except Exception as error:  # noqa: BLE001 - its queue is full
             self.reason = _first_line(error)
             return
-        self.answer.add_done_callback(lambda answer: self._finish(answer, clock.now(), done))
+        self.answer.add_done_callback(lambda answer: self._finish(answer, done))
 
-    def _finish(self, answer: Future[Any], now_s: float, done: Semaphore) -> None:
-        error = None if answer.cancelled() else answer.exception()
+    def _finish(self, answer: Future[Any], done: Semaphore) -> None:
+        now_s, error = time.perf_counter(), None if answer.cancelled() else answer.exception()
         if error is not None:
             self.reason = _first_line(error)
         elif not answer.cancelled():
@@ -109,9 +90,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def send(
-    alternative: Alternative, segment: Segment, patience_s: float, clock: Clock | None = None
-) -> tuple[Answer, ...]:
+def send(alternative: Alternative, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
     """Sends the requests of a segment, and returns those that count in order of arrival.
 
     Args:
@@ -120,13 +99,12 @@ def send(
     Raises:
         ExecutionError: a run does not end.
     """
-    clock = clock or SystemClock()
     done, requests = Semaphore(0), []
     with _without_collections():
-        began_s = clock.now() + _LEAD_S - min((each.at_s for each in segment.arrivals), default=0.0)
+        began_s = time.perf_counter() + _LEAD_S - min((each.at_s for each in segment.arrivals), default=0.0)
         for each in segment.arrivals:
             requests.append(_Request(each.model, began_s + each.at_s, each.at_s >= 0))
-            requests[-1].send(alternative, clock, done)
+            requests[-1].send(alternative, done)
         _drain([each.answer for each in requests if each.answer is not None], done, patience_s)
     return tuple(each.result() for each in requests if each.counts)
 

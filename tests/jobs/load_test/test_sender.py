@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Thread
@@ -19,15 +20,23 @@ from iosched.models.errors import ExecutionError
 class FakeClock:
     """Time passes only by sleeping, or when the alternative says so."""
 
+    monotonic = staticmethod(time.monotonic)
+
     def __init__(self) -> None:
         self.time_s = 100.0
 
-    def now(self) -> float:
+    def perf_counter(self) -> float:
         return self.time_s
 
     def sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.time_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    monkeypatch.setattr(sender, "time", found := FakeClock())
+    return found
 
 
 class FakeServer:
@@ -41,7 +50,7 @@ class FakeServer:
     def submit(self, model: str) -> Future[None]:
         if model == "full":
             raise RuntimeError("the queue is full")
-        self.sent_s.append(self.clock.now())
+        self.sent_s.append(self.clock.perf_counter())
         self.clock.time_s += self.submitting_s
         self.answers.append(Future())
         for number, after in enumerate(self.after):
@@ -57,33 +66,29 @@ def at(*times: float, model: str = "a") -> Segment:
     return Segment(tuple(Arrival(time, model) for time in times), 10.0)
 
 
-def test_requests_are_sent_at_their_times_though_none_is_answered() -> None:
-    clock = FakeClock()
+def test_requests_are_sent_at_their_times_though_none_is_answered(clock: FakeClock) -> None:
     server = FakeServer(clock)
-    found = send(server, at(-0.5, 0.0, 0.1, 3.0), 0.0, clock)
+    found = send(server, at(-0.5, 0.0, 0.1, 3.0), 0.0)
     assert [after - server.sent_s[0] for after in server.sent_s] == pytest.approx([0.0, 0.5, 0.6, 3.5])
     assert [each.latency_us for each in found] == [math.inf] * 3
     assert {each.reason for each in found} == {"no answer in time"}
     assert all(answer.cancelled() for answer in server.answers)
 
 
-def test_a_latency_counts_from_the_planned_arrival() -> None:
-    clock = FakeClock()
-    found = send(FakeServer(clock, after=(1, 1, 2), submitting_s=0.5), at(0.0, 0.1, 2.0), 0.0, clock)
+def test_a_latency_counts_from_the_planned_arrival(clock: FakeClock) -> None:
+    found = send(FakeServer(clock, after=(1, 1, 2), submitting_s=0.5), at(0.0, 0.1, 2.0), 0.0)
     assert [each.lag_us for each in found] == pytest.approx([0.0, 4e5, 0.0], abs=1e-3)
     assert [each.latency_us for each in found] == pytest.approx([1e6, 9e5, 5e5])
 
 
-def test_warm_up_is_sent_but_not_counted() -> None:
-    clock = FakeClock()
+def test_warm_up_is_sent_but_not_counted(clock: FakeClock) -> None:
     server = FakeServer(clock, after=(0, 1, 2))
-    assert len(send(server, at(-0.2, -0.1, 0.0), 0.0, clock)) == 1
+    assert len(send(server, at(-0.2, -0.1, 0.0), 0.0)) == 1
     assert len(server.answers) == 3
 
 
-def test_refused_and_failed_requests_have_no_latency_and_a_reason() -> None:
-    clock = FakeClock()
-    assert [(each.latency_us, each.reason) for each in send(FakeServer(clock), at(0.0, model="full"), 0.0, clock)] == [
+def test_refused_and_failed_requests_have_no_latency_and_a_reason(clock: FakeClock) -> None:
+    assert [(each.latency_us, each.reason) for each in send(FakeServer(clock), at(0.0, model="full"), 0.0)] == [
         (math.inf, "the queue is full")
     ]
 
@@ -93,12 +98,11 @@ def test_refused_and_failed_requests_have_no_latency_and_a_reason() -> None:
             answer.set_exception(ValueError("first line\nsecond line"))
             return answer
 
-    (found,) = send(Failing(clock), at(0.0), 0.0, clock)
+    (found,) = send(Failing(clock), at(0.0), 0.0)
     assert (found.latency_us, found.reason) == (math.inf, "first line")
 
 
-def test_a_run_that_has_begun_is_waited_for() -> None:
-    clock = FakeClock()
+def test_a_run_that_has_begun_is_waited_for(clock: FakeClock) -> None:
 
     class Running(FakeServer):
         def submit(self, model: str) -> Future[None]:
@@ -107,13 +111,14 @@ def test_a_run_that_has_begun_is_waited_for() -> None:
             Thread(target=answer.set_result, args=(None,)).start()
             return answer
 
-    (found,) = send(Running(clock), at(0.0), 0.0, clock)
+    (found,) = send(Running(clock), at(0.0), 0.0)
     assert (found.reason, math.isfinite(found.latency_us)) == ("", True)
 
 
-def test_a_run_that_never_ends_is_an_error_and_collections_are_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_never_ends_is_an_error_and_collections_are_on_again(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
     monkeypatch.setattr(sender, "_LONGEST_RUN_S", 0.0)
-    clock = FakeClock()
 
     class Hanging(FakeServer):
         def submit(self, model: str) -> Future[None]:
@@ -123,9 +128,9 @@ def test_a_run_that_never_ends_is_an_error_and_collections_are_on_again(monkeypa
             return answer
 
     with pytest.raises(ExecutionError, match="not answered"):
-        send(Hanging(clock), at(0.0), 0.0, clock)
+        send(Hanging(clock), at(0.0), 0.0)
     assert gc.isenabled()
 
 
-def test_a_segment_without_arrivals_has_no_answers() -> None:
-    assert send(FakeServer(FakeClock()), Segment((), 1.0), 0.0, FakeClock()) == ()
+def test_a_segment_without_arrivals_has_no_answers(clock: FakeClock) -> None:
+    assert send(FakeServer(clock), Segment((), 1.0), 0.0) == ()
