@@ -31,9 +31,9 @@ class SharedCores(Protocol):
     def executors(
         self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
     ) -> Mapping[Block, Executor]:
-        """Open `model` on each of the blocks, in the way that its document ships; copies of weights are shared.
+        """Open `model` on each of the blocks, in the way that its document ships.
 
-        Only one executor may run on a core at a time.
+        Only one executor may run on a core at a time. They share weights and kernels.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.

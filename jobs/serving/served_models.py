@@ -186,9 +186,9 @@ class ServedModels:
         if document is not None:
             document = fitted(document, model)
             warn_of_other_device(document, "cpu")
-        runnable = _OnSharedCores(name, self._pool, {})
-        for size in self._policy.of(name).sizes(self.cores):
-            runnable.on.update(self._cores.executors(model, document, blocks_of(size, self.cores)))
+        sizes = self._policy.of(name).sizes(self.cores)
+        blocks = [block for size in sizes for block in blocks_of(size, self.cores)]
+        runnable = _OnSharedCores(name, self._pool, self._cores.executors(model, document, blocks))
         widest = next(iter(runnable.on.values()))
         executor = Executor(
             runnable, widest.description, lambda: (*widest.notes, *self.notes), in_flight=self.cores, by=widest.by
@@ -237,7 +237,7 @@ class _OnSharedCores:
 
     name: str
     pool: CorePool
-    on: dict[Block, Executor]
+    on: Mapping[Block, Executor]
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         with self.pool.cores(self.name) as block:

@@ -148,6 +148,26 @@ def test_under_load_a_request_gets_fewer_cores() -> None:
     assert dispatcher.load == pytest.approx(0.8, rel=0.1)
 
 
+def test_more_cores_that_make_no_run_shorter_are_left_to_others() -> None:
+    def last_sizes(policy: ServingPolicy, run_s: dict[int, float]) -> list[int]:
+        dispatcher, sizes = Dispatcher(2, policy), list[int]()
+        dispatcher.arrived("other", "other", 0.0)
+        dispatcher.arrived("first", "a", 0.0)
+        dispatcher.arrived("second", "a", 0.0)
+        dispatcher.ended("other", 1.0)  # both run on one core
+        dispatcher.ended("first", 1.0 + run_s[1])
+        dispatcher.ended("second", 1.0 + run_s[1])
+        for number in range(3, 103):
+            (start,) = dispatcher.arrived(number, "a", number * 10.0)
+            sizes.append(len(start.block))
+            dispatcher.ended(number, number * 10.0 + run_s[sizes[-1]])
+        return sizes[-70:]
+
+    assert set(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.06})) == {2}
+    assert Counter(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.095})) == {1: 69, 2: 1}  # it is tried again
+    assert set(last_sizes(ServingPolicy({"a": ModelPolicy(((1.0, 2),))}), {1: 0.1, 2: 0.2})) == {2}
+
+
 def test_cores_by_load_are_those_of_the_policy() -> None:
     own = ModelPolicy(((0.2, 4), (0.5, 2)))
     assert [own.most_cores(load, 4) for load in (0.0, 0.2, 0.3, 0.5, 0.6, 9.0)] == [4, 4, 2, 2, 1, 1]
