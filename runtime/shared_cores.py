@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Block = tuple[int, ...]
-"""Numbers of cores, from 0."""
+"""Numbers of cores, from 0. The number of all cores stands for any of them, whether it is taken or not."""
 
 
 class SharedCores(Protocol):
@@ -21,6 +21,11 @@ class SharedCores(Protocol):
     @property
     def count(self) -> int:
         """Number of cores."""
+        ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a block of any core is allowed: one thread more than there are cores, for a short time."""
         ...
 
     @property
@@ -33,7 +38,7 @@ class SharedCores(Protocol):
     ) -> Mapping[Block, Executor]:
         """Open `model` on each of the blocks, in the way that its document ships.
 
-        Only one executor may run on a core at a time. They share weights and kernels.
+        Executors of blocks with the same core may not run at the same time. They share weights and kernels.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.

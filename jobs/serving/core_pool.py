@@ -30,14 +30,20 @@ class CorePool:
         cores: int,
         policy: ServingPolicy,
         *,
+        overlaps: bool = True,
         clock: Callable[[], float] = time.monotonic,
         new_gate: Callable[[], threading.Lock] = threading.Lock,
     ) -> None:
         """Take an idle number of cores; tests replace the clock and the lock that a waiting caller acquires."""
         self._clock, self._new_gate = clock, new_gate
-        self._dispatcher = Dispatcher(cores, policy)
+        self._dispatcher = Dispatcher(cores, policy, overlaps)
         self._lock = threading.Lock()
         self._limits = threading.local()
+
+    @property
+    def shared(self) -> Block:
+        """See `Dispatcher.shared`."""
+        return self._dispatcher.shared
 
     @contextmanager
     def limit(self, timeout_s: float | None) -> Iterator[None]:

@@ -45,15 +45,18 @@ class Dispatcher:
     """The state of cores and requests. Each event returns the requests that start now.
 
     A request takes the cores that are free, as many as its policy and the other waiting requests leave it: no core is
-    idle while a request waits. Times are seconds of any clock that never goes back.
+    idle while a request waits. A short one may run on the cores of long ones, see `ServingPolicy.overlap_ratio`; its
+    block is `shared`. Times are seconds of any clock that never goes back.
 
     Attributes:
         cores: their number.
+        overlaps: whether requests may share cores.
         load: core seconds that requests need in a second, over the cores; see `ModelPolicy.most_cores`.
     """
 
     cores: int
     policy: ServingPolicy = field(default_factory=ServingPolicy)
+    overlaps: bool = True
     load: float = 0.0
     _at_s: float = -math.inf
     _free: set[int] = field(default_factory=set)
@@ -66,6 +69,11 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._free = set(range(self.cores))
+
+    @property
+    def shared(self) -> Block:
+        """Stands for the cores of running requests, which one more request may share."""
+        return (self.cores,)
 
     @property
     def running(self) -> Mapping[Hashable, Block]:
@@ -99,6 +107,8 @@ class Dispatcher:
         if run is None:
             self._drop(request)
             return []
+        if run.block == self.shared:
+            return list(self._starts(now_s))
         self._free.update(run.block)
         runs_s = self._runs_s.setdefault(run.model, {}).setdefault(len(run.block), deque(maxlen=_LAST))
         runs_s.append(now_s - run.began_s)
@@ -141,18 +151,40 @@ class Dispatcher:
 
     def _starts(self, now_s: float) -> Iterator[Start]:
         while self._waiting and self._free:
-            *_, model, request = self._waiting[0]
+            *_, model, _ = self._waiting[0]
             own = self.policy.of(model)
             most = min(own.most_cores(self.load, self.cores), max(1, len(self._free) // len(self._waiting)))
             sizes = own.sizes(self.cores)
             if self._arrivals % _RETRY:
                 sizes = self._useful.get(model, sizes)
             block = next(self._free_blocks(sizes, most))
-            del self._waiting[0]
-            self._waiting_of[model] -= 1
             self._free.difference_update(block)
-            self._running[request] = _Running(model, block, now_s)
-            yield Start(request, block)
+            yield self._start(0, block, now_s)
+        if (index := self._overlapping(now_s)) is not None:
+            yield self._start(index, self.shared, now_s)
+
+    def _start(self, index: int, block: Block, now_s: float) -> Start:
+        *_, model, request = self._waiting.pop(index)
+        self._waiting_of[model] -= 1
+        self._running[request] = _Running(model, block, now_s)
+        return Start(request, block)
+
+    def _overlapping(self, now_s: float) -> int | None:
+        """The first waiting request that is short enough to share cores."""
+        ratio = self.policy.overlap_ratio
+        if not self._waiting or not self.overlaps or ratio is None or self._is_shared():
+            return None
+        left_s = min(map(self._end_s, self._running.values())) - now_s
+        short = (0 < self._work_s(model) * ratio <= left_s for *_, model, _ in self._waiting)
+        return next((index for index, is_short in enumerate(short) if is_short), None)
+
+    def _is_shared(self) -> bool:
+        return any(run.block == self.shared for run in self._running.values())
+
+    def _end_s(self, run: _Running) -> float:
+        """When the request is expected to end; when it began if that is unknown."""
+        runs_s = self._runs_s.get(run.model, {}).get(len(run.block))
+        return run.began_s + (median(runs_s) if runs_s else 0.0)
 
     def _free_blocks(self, sizes: tuple[int, ...], most: int) -> Iterator[Block]:
         for size in sizes:

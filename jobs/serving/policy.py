@@ -67,12 +67,15 @@ class ServingPolicy:
         models: by name; others are served as `ModelPolicy()` says.
         priority_s: seconds of waiting that one step of priority is worth.
         length_weight: seconds of waiting that a second of run time costs; 0: in the order of arrival.
+        overlap_ratio: if no core is free, one request may share the cores of running ones, each of which needs at least
+            this many times its run time still; None: never.
         load_s: seconds over which the load is averaged.
     """
 
     models: Mapping[str, ModelPolicy] = field(default_factory=dict)
     priority_s: float = 0.1
     length_weight: float = 4.0
+    overlap_ratio: float | None = 3.0
     load_s: float = 2.0
 
     def of(self, name: str) -> ModelPolicy:

@@ -53,7 +53,7 @@ class ServedModels:
         assert isinstance(device, SharesCores)
         self._policy = policy or ServingPolicy()
         self._cores = device.shared_cores(threads)
-        self._pool = CorePool(self._cores.count, self._policy)
+        self._pool = CorePool(self._cores.count, self._policy, overlaps=self._cores.overlaps)
         self._models: dict[str, Served] = {}
         self._changing = threading.Lock()  # opening a model takes seconds
         self._is_closed, self._pid = False, os.getpid()
@@ -188,6 +188,7 @@ class ServedModels:
             warn_of_other_device(document, "cpu")
         sizes = self._policy.of(name).sizes(self.cores)
         blocks = [block for size in sizes for block in blocks_of(size, self.cores)]
+        blocks += [self._pool.shared] if self._cores.overlaps else []
         runnable = _OnSharedCores(name, self._pool, self._cores.executors(model, document, blocks))
         widest = next(iter(runnable.on.values()))
         executor = Executor(

@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from iosched.models.model import Model
+from iosched.runtime.cores import allowed_cpus, is_time_shared
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.cpu.lane_cpus import LaneCpus, unpinned
 from iosched.runtime.cpu.native import NativeRuntime
 from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.cpu.shipped import is_by_schedule, reference_settings, shipped_executor
@@ -40,6 +41,11 @@ class CpuCores:
     def count(self) -> int:
         """Number of cores."""
         return self._claimed.lanes
+
+    @property
+    def overlaps(self) -> bool:
+        """Not under a quota, which one thread more may use up, and not on cores that others may use."""
+        return not is_time_shared() and (self.count > 1 or len(allowed_cpus()) == 1)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,26 +83,28 @@ class CpuCores:
                 for block in own:
                     if backend.is_native:
                         sharing = NativeRuntime(sharing, host=self._runtime(block))
-                    hosts.append((sharing, self._cpus_of(block)))
+                    hosts.append((sharing, self._lane_cpus(block)))
                 compiled = backend.compile_on(document.schedule, hosts)
             kind = "compiled" if backend.is_native else "Python"
             description = f"iosched, {size} threads, {kind} executor"
-            found |= {block: Executor(each, description) for block, each in zip(own, compiled, strict=True)}
+            for block, each in zip(own, compiled, strict=True):
+                is_pinned = block != (self.count,)  # by the executor
+                found[block] = Executor(each if is_pinned else _Pinned(each, self._cpus), description)
         return found
 
     def _shipped(
         self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
     ) -> Mapping[Block, Executor]:
         found: dict[Block, Executor] = {}
+        single: Executor | None = None
         for block in blocks:
-            opened = found.get((0,)) if len(block) == 1 else None
+            cpus, opened = self._cpus_of(block), single if len(block) == 1 else None
             if opened is None or opened.by != "reference":  # a session of one thread has none of its own
-                with on_cpus(self._cpus_of(block)):  # threads of a library inherit the processors
+                with on_cpus(cpus):  # threads of a library inherit the processors
                     opened = _opened(model, document, len(block))
-            found[block] = opened
-        return {
-            block: replace(each, runnable=_Pinned(each.runnable, self._cpus_of(block))) for block, each in found.items()
-        }
+            single = opened if len(block) == 1 else single
+            found[block] = replace(opened, runnable=_Pinned(opened.runnable, cpus))
+        return found
 
     def _runtime(self, block: Block) -> NativeRuntime:
         with self._lock:
@@ -104,8 +112,11 @@ class CpuCores:
                 self._runtimes[block] = NativeRuntime()
             return self._runtimes[block]
 
+    def _lane_cpus(self, block: Block) -> tuple[int, ...]:
+        return unpinned(1) if block == (self.count,) else self._cpus_of(block)
+
     def _cpus_of(self, block: Block) -> tuple[int, ...]:
-        return tuple(self._cpus[core] for core in block)
+        return self._cpus if block == (self.count,) else tuple(self._cpus[core] for core in block)
 
 
 def _opened(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:

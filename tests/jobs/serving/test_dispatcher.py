@@ -26,6 +26,7 @@ policies = st.builds(
     st.fixed_dictionaries(dict.fromkeys(MODELS, model_policies)),
     priority_s=st.sampled_from((0.0, 0.1, 10.0)),
     length_weight=st.sampled_from((0.0, 4.0)),
+    overlap_ratio=st.sampled_from((None, 0.5, 3.0)),
 )
 events = st.lists(
     st.tuples(st.sampled_from(("arrive", "arrive", "end", "give up")), st.integers(0, 99), st.floats(0, 0.5)),
@@ -71,7 +72,11 @@ class Checked:
     def check(self, starts: list[Start]) -> None:
         for start in starts:
             assert isinstance(start.request, int)
-            assert self.waiting.pop(start.request) <= min(self.waiting.values(), default=float("inf"))
+            due_s = self.waiting.pop(start.request)
+            if start.block == self.dispatcher.shared:
+                self.check_overlap(start.request)
+                continue
+            assert due_s <= min(self.waiting.values(), default=float("inf"))
             assert start.block in blocks_of(len(start.block), self.dispatcher.cores)
             own = self.dispatcher.policy.models[self.model[start.request]]
             assert len(start.block) in own.sizes(self.dispatcher.cores)
@@ -81,15 +86,22 @@ class Checked:
         assert list(self.dispatcher.waiting) == sorted(self.waiting, key=lambda each: (self.waiting[each], each))
         assert not self.waiting or len(self._taken()) == self.dispatcher.cores, "a core is idle while a request waits"
 
+    def check_overlap(self, number: int) -> None:
+        assert self.dispatcher.overlaps
+        assert len(self._taken()) == self.dispatcher.cores
+        assert self.dispatcher.shared not in self.running.values()
+        assert self.dispatcher._work_s(self.model[number]) > 0
+        self.running[number] = self.dispatcher.shared
+
     def _taken(self) -> set[int]:
-        return {core for block in self.running.values() for core in block}
+        return {core for block in self.running.values() for core in block} - {self.dispatcher.cores}
 
 
-@given(cores=st.integers(1, 6), policy=policies, events=events)
-def test_no_core_is_shared_or_idle_and_no_request_is_lost(
-    cores: int, policy: ServingPolicy, events: list[tuple[str, int, float]]
+@given(cores=st.integers(1, 6), policy=policies, overlaps=st.booleans(), events=events)
+def test_no_core_is_idle_while_a_request_waits_and_no_request_is_lost(
+    cores: int, policy: ServingPolicy, overlaps: bool, events: list[tuple[str, int, float]]
 ) -> None:
-    checked = Checked(Dispatcher(cores, policy))
+    checked = Checked(Dispatcher(cores, policy, overlaps))
     for kind, which, after_s in events:
         checked.now_s += after_s
         if kind == "arrive":
@@ -187,7 +199,7 @@ def test_a_wrong_policy_is_refused(cores: tuple[tuple[float, int], ...], waiting
 
 
 def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever() -> None:
-    dispatcher = Dispatcher(1)
+    dispatcher = Dispatcher(1, overlaps=False)
     dispatcher.arrived("warm long", "long", 0.0)
     dispatcher.ended("warm long", 0.1)
     dispatcher.arrived("warm short", "short", 0.1)
@@ -197,6 +209,30 @@ def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever()
     assert dispatcher.arrived("short", "short", 1.02) == []
     assert dispatcher.arrived("late short", "short", 1.5) == []
     assert dispatcher.waiting == ("short", "long", "late short")
+
+
+def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() -> None:
+    def dispatcher(ratio: float | None, overlaps: bool = True) -> Dispatcher:
+        found = Dispatcher(1, ServingPolicy(overlap_ratio=ratio), overlaps)
+        for name, run_s in (("long", 1.0), ("short", 0.1)):
+            found.arrived(name, name, 0.0)
+            found.ended(name, run_s)
+        found.arrived("running", "long", 10.0)
+        return found
+
+    assert dispatcher(3.0).arrived("late", "short", 10.71) == []
+    assert dispatcher(3.0).arrived("unknown", "unknown", 10.1) == []
+    assert dispatcher(None).arrived("off", "short", 10.1) == []
+    assert dispatcher(3.0, overlaps=False).arrived("off", "short", 10.1) == []
+    found = dispatcher(3.0)
+    assert found.arrived("long", "long", 10.0) == []
+    assert found.arrived("one", "short", 10.1) == [Start("one", found.shared)]
+    assert found.arrived("two", "short", 10.1) == []
+    assert found.ended("one", 10.3) == [Start("two", found.shared)]
+    assert found.ended("running", 11.0) == [Start("long", (0,))]
+    assert found.arrived("three", "short", 11.0) == []
+    assert found.ended("two", 11.1) == [Start("three", found.shared)]
+    assert found._work_s("short") == pytest.approx(0.1), "runs that share cores do not count"
 
 
 def test_priority_comes_first_and_age_beats_it() -> None:

@@ -264,16 +264,13 @@ def test_a_model_that_cannot_be_opened_leaves_the_others_open(served: ServedMode
 def test_a_request_that_fails_in_its_kernel_frees_its_cores(
     served: ServedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = served.models["a"]
-    assert isinstance(model, LoadedModel)
-    on = model._executor.runnable.on  # type: ignore[attr-defined]
-
-    def fail(_: object) -> Any:
-        raise ExecutionError("as told")
+    class Failing(Slow):
+        def run(self, inputs: Any) -> Any:
+            raise ExecutionError("as told")
 
     with monkeypatch.context() as context:
-        for each in on.values():
-            context.setattr(each.runnable.executor, "run", fail)
+        context.setattr(f"{__name__}.Slow", Failing)
+        Held(served, "a", context)
         for _ in range(5):
             with pytest.raises(ExecutionError, match="as told"):
                 served.run("a", X)
