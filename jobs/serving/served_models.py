@@ -145,6 +145,7 @@ class ServedModels:
             models, self._models = self._models, {}
             for each in models.values():
                 each.close()
+            self._pool.wait_until_idle()
             self._cores.close()
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from weakref import WeakValueDictionary
@@ -134,11 +134,13 @@ def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)
+    with suppress(OSError):  # the process may no longer use them
+        os.sched_setaffinity(0, cpus)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,12 +89,14 @@ def test_a_session_without_threads_of_its_own_is_opened_once(cores: CpuCores) ->
     assert [each.settings.intra_threads for each in sessions] == [2, 1, 1, 1]
 
 
-def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after() -> None:
     allowed = os.sched_getaffinity(0)
     first = min(allowed)
     with on_cpus((first,)):
         assert os.sched_getaffinity(0) == {first}
     assert os.sched_getaffinity(0) == allowed
+    with on_cpus((100_000,)):  # which the process may not use
+        assert os.sched_getaffinity(0) == allowed
     with on_cpus((-1, -2)):
         assert os.sched_getaffinity(0) == allowed
 
