@@ -50,9 +50,9 @@ class ModelPolicy:
         """The numbers of cores that a plan is prepared for, the largest first; 1 is always among them."""
         if self.cores:
             return tuple(sorted({1, *(min(count, cores) for _, count in self.cores)}, reverse=True))
-        found = [cores]
+        step, found = 2 if cores <= 4 else 4, [cores]  # each size costs time and memory
         while found[-1] > 1:
-            found.append(found[-1] // 2)
+            found.append(max(1, found[-1] // step))
         return tuple(found)
 
 

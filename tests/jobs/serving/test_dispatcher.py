@@ -186,7 +186,8 @@ def test_cores_by_load_are_those_of_the_policy() -> None:
     assert own.most_cores(0.0, 2) == 2
     assert own.sizes(4) == (4, 2, 1)
     assert own.sizes(3) == (3, 2, 1)
-    assert ModelPolicy().sizes(6) == (6, 3, 1)
+    assert [ModelPolicy().sizes(cores) for cores in (1, 2, 3, 4)] == [(1,), (2, 1), (3, 1), (4, 2, 1)]
+    assert [ModelPolicy().sizes(cores) for cores in (6, 8, 16)] == [(6, 1), (8, 2, 1), (16, 4, 1)]
     assert [ModelPolicy().most_cores(load, 2) for load in (0.0, 0.4, 0.5, 0.9)] == [2, 2, 1, 1]
 
 
