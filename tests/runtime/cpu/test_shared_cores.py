@@ -14,6 +14,7 @@ from small_models import branches, chain, data, feeds_for, loaded, run
 
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
+from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu import shared_cores as module
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 from iosched.runtime.cpu.library import available
@@ -24,11 +25,13 @@ from iosched.runtime.shared_cores import Block
 BLOCKS: tuple[Block, ...] = ((0, 1), (0,), (1,), (2,))
 
 
-@pytest.fixture
-def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuCores]:
+@pytest.fixture(params=["pinned", "under a quota"])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuCores]:
     """Two cores, whatever other processes have."""
     monkeypatch.setenv(SHARE_VARIABLE, "1")
+    monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: request.param == "under a quota")
     cores = CpuCores(2)
+    assert (min(cores._cpus) < 0) == (request.param == "under a quota")
     yield cores
     cores.close()
 
@@ -106,7 +109,7 @@ def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after() -
     [(2, (0, 1), False, True), (2, (0, 1), True, False), (1, (0, 1), False, False), (1, (0,), False, True)],
 )
 def test_cores_are_shared_only_where_one_thread_more_takes_none_from_others(
-    cores: CpuCores, monkeypatch: pytest.MonkeyPatch, count: int, allowed: Any, has_quota: bool, overlaps: bool
+    monkeypatch: pytest.MonkeyPatch, count: int, allowed: Any, has_quota: bool, overlaps: bool
 ) -> None:
     monkeypatch.setattr(module, "allowed_cpus", lambda: allowed)
     monkeypatch.setattr(module, "is_time_shared", lambda: has_quota)
