@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Block = tuple[int, ...]
-"""Numbers of cores, from 0."""
+"""Numbers of cores, from 0. The number of all cores stands for any of them, whether it is taken or not."""
 
 
 class SharedCores(Protocol):
@@ -24,6 +24,11 @@ class SharedCores(Protocol):
         ...
 
     @property
+    def overlaps(self) -> bool:
+        """Whether a block of any core is allowed: one thread more than there are cores, for a short time."""
+        ...
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user about the cores."""
         ...
@@ -31,9 +36,9 @@ class SharedCores(Protocol):
     def executors(
         self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
     ) -> Mapping[Block, Executor]:
-        """Open `model` on each of the blocks, in the way that its document ships; copies of weights are shared.
+        """Open `model` on each of the blocks, in the way that its document ships.
 
-        Only one executor may run on a core at a time.
+        Executors of blocks with the same core may not run at the same time. They share weights and kernels.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.

@@ -30,14 +30,21 @@ class CorePool:
         cores: int,
         policy: ServingPolicy,
         *,
+        overlaps: bool = True,
         clock: Callable[[], float] = time.monotonic,
         new_gate: Callable[[], threading.Lock] = threading.Lock,
     ) -> None:
         """Take an idle number of cores; tests replace the clock and the lock that a waiting caller acquires."""
         self._clock, self._new_gate = clock, new_gate
-        self._dispatcher = Dispatcher(cores, policy)
+        self._dispatcher = Dispatcher(cores, policy, overlaps)
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
         self._limits = threading.local()
+
+    @property
+    def shared(self) -> Block:
+        """See `Dispatcher.shared`."""
+        return self._dispatcher.shared
 
     @contextmanager
     def limit(self, timeout_s: float | None) -> Iterator[None]:
@@ -65,6 +72,12 @@ class CorePool:
         finally:  # also where the caller is interrupted
             with self._lock:
                 self._start(self._dispatcher.ended(request, self._clock()))
+                self._ended.notify_all()
+
+    def wait_until_idle(self) -> None:
+        """Return when no request runs or waits."""
+        with self._ended:
+            self._ended.wait_for(lambda: not (self._dispatcher.running or self._dispatcher.waiting))
 
     def refuse_waiting(self, reason: str) -> None:
         """Drop the waiting requests: their callers get a `UsageError`."""

@@ -50,9 +50,9 @@ class ModelPolicy:
         """The numbers of cores that a plan is prepared for, the largest first; 1 is always among them."""
         if self.cores:
             return tuple(sorted({1, *(min(count, cores) for _, count in self.cores)}, reverse=True))
-        found = [cores]
+        step, found = 2 if cores <= 4 else 4, [cores]  # each size costs time and memory
         while found[-1] > 1:
-            found.append(found[-1] // 2)
+            found.append(max(1, found[-1] // step))
         return tuple(found)
 
 
@@ -67,12 +67,15 @@ class ServingPolicy:
         models: by name; others are served as `ModelPolicy()` says.
         priority_s: seconds of waiting that one step of priority is worth.
         length_weight: seconds of waiting that a second of run time costs; 0: in the order of arrival.
+        overlap_ratio: if no core is free, one request may share the cores of running ones, each of which needs at least
+            this many times its run time still; None: never.
         load_s: seconds over which the load is averaged.
     """
 
     models: Mapping[str, ModelPolicy] = field(default_factory=dict)
     priority_s: float = 0.1
     length_weight: float = 4.0
+    overlap_ratio: float | None = 3.0
     load_s: float = 2.0
 
     def of(self, name: str) -> ModelPolicy:

@@ -56,7 +56,7 @@ class ServedModels:
         assert isinstance(device, SharesCores)
         self._policy = policy or ServingPolicy()
         self._cores = device.shared_cores(threads)
-        self._pool = CorePool(self._cores.count, self._policy)
+        self._pool = CorePool(self._cores.count, self._policy, overlaps=self._cores.overlaps)
         self._models: dict[str, Served] = {}
         self._changing = threading.Lock()  # opening a model takes seconds
         self._is_closed, self._pid = False, os.getpid()
@@ -148,6 +148,7 @@ class ServedModels:
             models, self._models = self._models, {}
             for each in models.values():
                 each.close()
+            self._pool.wait_until_idle()
             self._cores.close()
 
     def __enter__(self) -> Self:
@@ -189,9 +190,10 @@ class ServedModels:
         if document is not None:
             document = fitted(document, model)
             warn_of_other_device(document, "cpu")
-        runnable = _OnSharedCores(name, self._pool, {})
-        for size in self._policy.of(name).sizes(self.cores):
-            runnable.on.update(self._cores.executors(model, document, blocks_of(size, self.cores)))
+        sizes = self._policy.of(name).sizes(self.cores)
+        blocks = [block for size in sizes for block in blocks_of(size, self.cores)]
+        blocks += [self._pool.shared] if self._cores.overlaps else []
+        runnable = _OnSharedCores(name, self._pool, self._cores.executors(model, document, blocks))
         widest = next(iter(runnable.on.values()))
         executor = Executor(
             runnable, widest.description, lambda: (*widest.notes, *self.notes), in_flight=self.cores, by=widest.by
@@ -251,7 +253,7 @@ class _OnSharedCores:
 
     name: str
     pool: CorePool
-    on: dict[Block, Executor]
+    on: Mapping[Block, Executor]
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         with self.pool.cores(self.name) as block:

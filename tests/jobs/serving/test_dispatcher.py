@@ -26,6 +26,7 @@ policies = st.builds(
     st.fixed_dictionaries(dict.fromkeys(MODELS, model_policies)),
     priority_s=st.sampled_from((0.0, 0.1, 10.0)),
     length_weight=st.sampled_from((0.0, 4.0)),
+    overlap_ratio=st.sampled_from((None, 0.5, 3.0)),
 )
 events = st.lists(
     st.tuples(st.sampled_from(("arrive", "arrive", "end", "give up")), st.integers(0, 99), st.floats(0, 0.5)),
@@ -71,7 +72,11 @@ class Checked:
     def check(self, starts: list[Start]) -> None:
         for start in starts:
             assert isinstance(start.request, int)
-            assert self.waiting.pop(start.request) <= min(self.waiting.values(), default=float("inf"))
+            due_s = self.waiting.pop(start.request)
+            if start.block == self.dispatcher.shared:
+                self.check_overlap(start.request)
+                continue
+            assert due_s <= min(self.waiting.values(), default=float("inf"))
             assert start.block in blocks_of(len(start.block), self.dispatcher.cores)
             own = self.dispatcher.policy.models[self.model[start.request]]
             assert len(start.block) in own.sizes(self.dispatcher.cores)
@@ -81,15 +86,22 @@ class Checked:
         assert list(self.dispatcher.waiting) == sorted(self.waiting, key=lambda each: (self.waiting[each], each))
         assert not self.waiting or len(self._taken()) == self.dispatcher.cores, "a core is idle while a request waits"
 
+    def check_overlap(self, number: int) -> None:
+        assert self.dispatcher.overlaps
+        assert len(self._taken()) == self.dispatcher.cores
+        assert self.dispatcher.shared not in self.running.values()
+        assert self.dispatcher._work_s(self.model[number]) > 0
+        self.running[number] = self.dispatcher.shared
+
     def _taken(self) -> set[int]:
-        return {core for block in self.running.values() for core in block}
+        return {core for block in self.running.values() for core in block} - {self.dispatcher.cores}
 
 
-@given(cores=st.integers(1, 6), policy=policies, events=events)
-def test_no_core_is_shared_or_idle_and_no_request_is_lost(
-    cores: int, policy: ServingPolicy, events: list[tuple[str, int, float]]
+@given(cores=st.integers(1, 6), policy=policies, overlaps=st.booleans(), events=events)
+def test_no_core_is_idle_while_a_request_waits_and_no_request_is_lost(
+    cores: int, policy: ServingPolicy, overlaps: bool, events: list[tuple[str, int, float]]
 ) -> None:
-    checked = Checked(Dispatcher(cores, policy))
+    checked = Checked(Dispatcher(cores, policy, overlaps))
     for kind, which, after_s in events:
         checked.now_s += after_s
         if kind == "arrive":
@@ -148,13 +160,34 @@ def test_under_load_a_request_gets_fewer_cores() -> None:
     assert dispatcher.load == pytest.approx(0.8, rel=0.1)
 
 
+def test_more_cores_that_make_no_run_shorter_are_left_to_others() -> None:
+    def last_sizes(policy: ServingPolicy, run_s: dict[int, float]) -> list[int]:
+        dispatcher, sizes = Dispatcher(2, policy), list[int]()
+        dispatcher.arrived("other", "other", 0.0)
+        dispatcher.arrived("first", "a", 0.0)
+        dispatcher.arrived("second", "a", 0.0)
+        dispatcher.ended("other", 1.0)  # both run on one core
+        dispatcher.ended("first", 1.0 + run_s[1])
+        dispatcher.ended("second", 1.0 + run_s[1])
+        for number in range(3, 103):
+            (start,) = dispatcher.arrived(number, "a", number * 10.0)
+            sizes.append(len(start.block))
+            dispatcher.ended(number, number * 10.0 + run_s[sizes[-1]])
+        return sizes[-70:]
+
+    assert set(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.06})) == {2}
+    assert Counter(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.095})) == {1: 69, 2: 1}  # it is tried again
+    assert set(last_sizes(ServingPolicy({"a": ModelPolicy(((1.0, 2),))}), {1: 0.1, 2: 0.2})) == {2}
+
+
 def test_cores_by_load_are_those_of_the_policy() -> None:
     own = ModelPolicy(((0.2, 4), (0.5, 2)))
     assert [own.most_cores(load, 4) for load in (0.0, 0.2, 0.3, 0.5, 0.6, 9.0)] == [4, 4, 2, 2, 1, 1]
     assert own.most_cores(0.0, 2) == 2
     assert own.sizes(4) == (4, 2, 1)
     assert own.sizes(3) == (3, 2, 1)
-    assert ModelPolicy().sizes(6) == (6, 3, 1)
+    assert [ModelPolicy().sizes(cores) for cores in (1, 2, 3, 4)] == [(1,), (2, 1), (3, 1), (4, 2, 1)]
+    assert [ModelPolicy().sizes(cores) for cores in (6, 8, 16)] == [(6, 1), (8, 2, 1), (16, 4, 1)]
     assert [ModelPolicy().most_cores(load, 2) for load in (0.0, 0.4, 0.5, 0.9)] == [2, 2, 1, 1]
 
 
@@ -167,7 +200,7 @@ def test_a_wrong_policy_is_refused(cores: tuple[tuple[float, int], ...], waiting
 
 
 def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever() -> None:
-    dispatcher = Dispatcher(1)
+    dispatcher = Dispatcher(1, overlaps=False)
     dispatcher.arrived("warm long", "long", 0.0)
     dispatcher.ended("warm long", 0.1)
     dispatcher.arrived("warm short", "short", 0.1)
@@ -177,6 +210,30 @@ def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever()
     assert dispatcher.arrived("short", "short", 1.02) == []
     assert dispatcher.arrived("late short", "short", 1.5) == []
     assert dispatcher.waiting == ("short", "long", "late short")
+
+
+def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() -> None:
+    def dispatcher(ratio: float | None, overlaps: bool = True) -> Dispatcher:
+        found = Dispatcher(1, ServingPolicy(overlap_ratio=ratio), overlaps)
+        for name, run_s in (("long", 1.0), ("short", 0.1)):
+            found.arrived(name, name, 0.0)
+            found.ended(name, run_s)
+        found.arrived("running", "long", 10.0)
+        return found
+
+    assert dispatcher(3.0).arrived("late", "short", 10.71) == []
+    assert dispatcher(3.0).arrived("unknown", "unknown", 10.1) == []
+    assert dispatcher(None).arrived("off", "short", 10.1) == []
+    assert dispatcher(3.0, overlaps=False).arrived("off", "short", 10.1) == []
+    found = dispatcher(3.0)
+    assert found.arrived("long", "long", 10.0) == []
+    assert found.arrived("one", "short", 10.1) == [Start("one", found.shared)]
+    assert found.arrived("two", "short", 10.1) == []
+    assert found.ended("one", 10.3) == [Start("two", found.shared)]
+    assert found.ended("running", 11.0) == [Start("long", (0,))]
+    assert found.arrived("three", "short", 11.0) == []
+    assert found.ended("two", 11.1) == [Start("three", found.shared)]
+    assert found._work_s("short") == pytest.approx(0.1), "runs that share cores do not count"
 
 
 def test_priority_comes_first_and_age_beats_it() -> None:

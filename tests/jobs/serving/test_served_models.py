@@ -238,6 +238,32 @@ def test_closing_lets_waiting_requests_run(
     served.close()
 
 
+def test_closing_waits_for_requests_of_a_file_for_several_batch_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callers: ThreadPoolExecutor
+) -> None:
+    iosched.optimize_batches(data(branches("n")), (1, 2), device="v100").save(tmp_path / "m.onnx")
+    served = iosched.serve_together({"a": tmp_path / "m.onnx"}, threads=1)
+    begun, may_end = threading.Event(), threading.Event()
+    cores = served._pool.cores
+
+    def held(name: str) -> Any:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        return cores(name)
+
+    monkeypatch.setattr(served._pool, "cores", held)
+    with cores("a"):
+        run = callers.submit(served.run, "a", X)
+        assert begun.wait(PATIENCE_S)
+        closing = callers.submit(served.close)
+        may_end.set()
+        wait_for(lambda: len(served._pool._dispatcher.waiting) == 1)
+        assert not closing.done()
+    assert "y" in run.result(PATIENCE_S)
+    closing.result(PATIENCE_S)
+    assert served._pool._dispatcher.running == {}
+
+
 def test_closing_without_draining_refuses_waiting_requests_and_lets_running_ones_end(
     served: ServedModels, monkeypatch: pytest.MonkeyPatch, callers: ThreadPoolExecutor
 ) -> None:
@@ -264,16 +290,13 @@ def test_a_model_that_cannot_be_opened_leaves_the_others_open(served: ServedMode
 def test_a_request_that_fails_in_its_kernel_frees_its_cores(
     served: ServedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = served.models["a"]
-    assert isinstance(model, LoadedModel)
-    on = model._executor.runnable.on  # type: ignore[attr-defined]
-
-    def fail(_: object) -> Any:
-        raise ExecutionError("as told")
+    class Failing(Slow):
+        def run(self, inputs: Any) -> Any:
+            raise ExecutionError("as told")
 
     with monkeypatch.context() as context:
-        for each in on.values():
-            context.setattr(each.runnable.executor, "run", fail)
+        context.setattr(f"{__name__}.Slow", Failing)
+        Held(served, "a", context)
         for _ in range(5):
             with pytest.raises(ExecutionError, match="as told"):
                 served.run("a", X)
