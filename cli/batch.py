@@ -195,16 +195,15 @@ def _settings(
     "rates",
     callback=by_name(parse_rate),
     metavar="20/s",
-    help="Write a policy for iosched.serve_together instead, for this rate of requests to each, or NAME=20/s,…\n\n"
-    "Models stay as they are. The policy (-o, default policy.json) is in a folder that has all models in it.",
+    help="Rate of requests to each MODEL, or NAME=20/s,…: write a policy for iosched.serve_together, no model.\n\nThe "
+    "folder of the policy (-o, default policy.json) has all models in it.",
 )
 @click.option(
     "--p99",
     "p99_s",
     callback=by_name(parse_duration),
     metavar="50ms",
-    help="With --requests: latency that 99 of 100 requests should stay below, or NAME=50ms,…. Default: five times the "
-    "model's latency alone.",
+    help="With --requests: the p99 to stay below, or NAME=50ms,…. Default: five times the latency alone.",
 )
 @json_option
 @verbosity_options
@@ -229,10 +228,9 @@ def command(
     Equal weights are stored once, and equal work on a shared input is computed once. Equal operators of different
     models become one operator where that is faster.
 
-    The file is compared with two baselines: the models one after another, each by its best schedule or session, and the
-    models in parallel, each in a session of its own. If it is not faster than both, the faster baseline ships, and the
-    table reports it. Every model's outputs are compared with onnxruntime's before a file is written. Ctrl-C on a
-    terminal asks whether to write the best result so far.
+    The file is compared with the models one after another and in parallel, each by its best schedule or session. If it
+    is not faster than both, the faster of these ships. Every model's outputs are compared with onnxruntime's before.
+    Ctrl-C on a terminal asks whether to write the best result so far.
 
     \b
     Examples:

@@ -104,8 +104,7 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     default=50,
     show_default=True,
     metavar="N",
-    help="Samples of each row.\n\nRows are interleaved: A B C A B C. p99 takes 368 runs; a round has up to ten if they "
-    "are short.",
+    help="Samples of each row.\n\np99 takes 368 runs; a round has up to ten if they are short.",
 )
 @click.option(
     "--background-load",
@@ -138,16 +137,11 @@ def command(
 ) -> None:
     """Compare schedules of MODEL, plain onnxruntime and other runtimes.
 
-    Rows are interleaved, so that interference from other processes affects all of them. In each round, a row runs once
-    after idle, which is a column of its own, and then several times in succession.
+    Rows are interleaved, so that interference affects all of them. In each round, a row runs once after idle (a column
+    of its own), and then several times.
 
     p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. The speedup is the p50 of
-    'sequential' divided by that of the row, with a 95 % interval. A difference within the interval is no difference.
-    --baseline adds the speedup over another row. --background-load shows p50, p90 and p99 next to busy processes.
-
-    With --requests, several MODELs are served at the same time while requests arrive, whether or not earlier ones were
-    answered. Each way to serve them gets the same requests, in short segments in turn. Latencies count from the planned
-    arrival. "In time" are the requests per second that were answered within the deadline.
+    'sequential' divided by that of the row, with a 95 % interval. A difference within it is none.
 
     \b
     Examples:

@@ -57,29 +57,29 @@ def request_options(function: F) -> F:
         "deadlines_s",
         callback=by_name(parse_duration),
         metavar="50ms",
-        help="Latency within which an answer is useful, or NAME=50ms,…. Default: five times the model's latency alone.",
+        help="Latency that is in time, or NAME=50ms,…. Default: five times that of the model alone.",
     )(function)
     function = click.option(
         "--duration",
         "duration_s",
         callback=lambda ctx, param, text: None if text is None else parse_seconds(text),
         metavar="SECONDS",
-        help="Send requests to each alternative for SECONDS. Default: all end within a minute.",
+        help="Time of the requests to each row. Default: all end within a minute.",
     )(function)
     function = click.option(
         "--arrivals",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         shell_complete=complete_file,
         metavar="F",
-        help="Send requests at the times in this file instead, with a line 'SECONDS NAME' for each.",
+        help="File of requests instead, with a line 'SECONDS NAME' for each.",
     )(function)
     return click.option(
         "--requests",
         "rates",
         callback=by_name(parse_rate),
         metavar="20/s",
-        help="Compare ways to serve the MODELs while requests arrive at random with this rate for each, or "
-        "NAME=20/s,….\n\nA model's name is its stem. Of two with the same, the second is NAME-2.",
+        help="Rate of random requests to each MODEL, or NAME=20/s,…: compare ways to serve them.\n\nOf two equal "
+        "stems, the second is NAME-2.",
     )(function)
 
 
@@ -97,6 +97,8 @@ def bench_requests(
 
     if others := flags_given(*_OTHERS.split()):
         raise UsageError(f"--requests and --arrivals do not use {others[0]}: leave it out")
+    if requests.rates and requests.arrivals is not None:
+        raise UsageError("--requests and --arrivals contradict each other: leave one out")
     if device not in ("auto", "cpu"):
         raise UsageError(f"--requests measures CPUs only: leave --device {device} out")
     if unknown := [name for name in names if name not in UNDER_LOAD]:

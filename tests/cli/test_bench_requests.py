@@ -82,6 +82,7 @@ def test_arrivals_come_from_a_file(invoke, complains, files, asked, workdir: Pat
         (("--requests", "a=1/s"), "model b"),
         (("--requests", "1/s", "--deadline", "5"), "50ms"),
         (("--requests", "1/s", "--rounds", "9"), "--rounds"),
+        (("--requests", "1/s", "--arrivals", "a.onnx"), "--arrivals contradict"),
         (("--requests", "1/s", "--baseline", "greedy"), "--baseline"),
         (("--requests", "1/s", "--device", "cuda"), "--device cuda"),
         (("--requests", "1/s", "--with", "greedy"), "--with greedy"),
