@@ -7,7 +7,6 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 
 from iosched.jobs.serving.policy import ServingPolicy
 from iosched.models.errors import BusyError
@@ -40,6 +39,40 @@ class _Running:
     began_s: float
 
 
+class _Times:
+    """How long runs of a model take.
+
+    Attributes:
+        sizes: the numbers of cores that they may have, the largest first.
+        useful: those that are not known to make no run shorter; all, if the policy chose them.
+        run_s: the median of the last runs, by number of cores.
+        work_s: core seconds that a request needs; 0 before the first run.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], *, is_chosen: bool) -> None:
+        self.sizes = self.useful = sizes
+        self.run_s: dict[int, float] = {}
+        self.work_s = 0.0
+        self._is_chosen = is_chosen
+        self._last_s: dict[int, deque[float]] = {size: deque(maxlen=_LAST) for size in sizes}
+
+    def add(self, size: int, took_s: float) -> None:
+        """Note a run; O(sizes)."""
+        last_s = self._last_s[size]
+        last_s.append(took_s)
+        self.run_s[size] = sorted(last_s)[len(last_s) // 2]
+        self.work_s = min([size * run_s for size, run_s in self.run_s.items()])
+        if self._is_chosen:
+            return
+        least_s, useful = math.inf, list[int]()
+        for each in reversed(self.sizes):
+            run_s = self.run_s.get(each, 0.0)
+            if run_s <= least_s * _SHORTER:
+                useful.append(each)
+            least_s = min(least_s, run_s or math.inf)
+        self.useful = tuple(reversed(useful))
+
+
 @dataclass
 class Dispatcher:
     """The state of cores and requests. Each event returns the requests that start now.
@@ -63,8 +96,7 @@ class Dispatcher:
     _waiting: list[tuple[float, int, str, Hashable]] = field(default_factory=list)  # in the order in which they start
     _waiting_of: Counter[str] = field(default_factory=Counter)
     _running: dict[Hashable, _Running] = field(default_factory=dict)
-    _runs_s: dict[str, dict[int, deque[float]]] = field(default_factory=dict)  # the last ones, by model and block size
-    _useful: dict[str, tuple[int, ...]] = field(default_factory=dict)  # sizes of blocks
+    _times: dict[str, _Times] = field(default_factory=dict)
     _arrivals: int = 0
 
     def __post_init__(self) -> None:
@@ -110,9 +142,7 @@ class Dispatcher:
         if run.block == self.shared:
             return list(self._starts(now_s))
         self._free.update(run.block)
-        runs_s = self._runs_s.setdefault(run.model, {}).setdefault(len(run.block), deque(maxlen=_LAST))
-        runs_s.append(now_s - run.began_s)
-        self._useful[run.model] = self._useful_sizes(run.model)
+        self._times_of(run.model).add(len(run.block), now_s - run.began_s)
         return list(self._starts(now_s))
 
     def drop_waiting(self) -> tuple[Hashable, ...]:
@@ -136,27 +166,22 @@ class Dispatcher:
         self.load += self._work_s(model) / (self.policy.load_s * self.cores)
 
     def _work_s(self, model: str) -> float:
-        """Core seconds that a request needs; 0 before the first run."""
-        return min((size * median(runs_s) for size, runs_s in self._runs_s.get(model, {}).items()), default=0.0)
+        return self._times_of(model).work_s
 
-    def _useful_sizes(self, model: str) -> tuple[int, ...]:
-        """The sizes of blocks without those that are known to make no run shorter, if the policy does not set them."""
-        own = self.policy.of(model)
-        sizes, runs_s = own.sizes(self.cores), self._runs_s[model]
-        if own.cores:
-            return sizes
-        known_s = {size: median(found) for size, found in runs_s.items()}
-        least_s = {size: min((known_s[each] for each in known_s if each < size), default=math.inf) for size in sizes}
-        return tuple(size for size in sizes if known_s.get(size, 0.0) <= least_s[size] * _SHORTER)
+    def _times_of(self, model: str) -> _Times:
+        found = self._times.get(model)
+        if found is None:
+            own = self.policy.of(model)
+            found = self._times[model] = _Times(own.sizes(self.cores), is_chosen=bool(own.cores))
+        return found
 
     def _starts(self, now_s: float) -> Iterator[Start]:
         while self._waiting and self._free:
             *_, model, _ = self._waiting[0]
             own = self.policy.of(model)
             most = min(own.most_cores(self.load, self.cores), max(1, len(self._free) // len(self._waiting)))
-            sizes = own.sizes(self.cores)
-            if self._arrivals % _RETRY:
-                sizes = self._useful.get(model, sizes)
+            times = self._times_of(model)
+            sizes = times.useful if self._arrivals % _RETRY else times.sizes
             block = next(self._free_blocks(sizes, most))
             self._free.difference_update(block)
             yield self._start(0, block, now_s)
@@ -183,8 +208,7 @@ class Dispatcher:
 
     def _end_s(self, run: _Running) -> float:
         """When the request is expected to end; when it began if that is unknown."""
-        runs_s = self._runs_s.get(run.model, {}).get(len(run.block))
-        return run.began_s + (median(runs_s) if runs_s else 0.0)
+        return run.began_s + self._times_of(run.model).run_s.get(len(run.block), 0.0)
 
     def _free_blocks(self, sizes: tuple[int, ...], most: int) -> Iterator[Block]:
         for size in sizes:

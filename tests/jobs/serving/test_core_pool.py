@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -63,6 +64,22 @@ def test_a_limit_is_for_the_calls_inside_it_and_for_waiting_alone() -> None:
         assert not done
     other.join(60)
     assert done == [True]
+    assert is_idle(pool)
+
+
+def test_a_request_that_starts_as_its_limit_passes_runs() -> None:
+    running = ExitStack()
+
+    class Late(Interrupted):
+        def acquire(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                running.close()
+            return timeout is None and self._lock.acquire()
+
+    pool = CorePool(1, ServingPolicy(), new_gate=Late)  # type: ignore[arg-type]
+    running.enter_context(pool.cores("a"))
+    with pool.cores("a") as block:
+        assert block == (0,)
     assert is_idle(pool)
 
 

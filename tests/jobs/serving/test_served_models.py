@@ -213,6 +213,17 @@ def test_requests_that_have_arrived_end_on_the_model_that_is_replaced(
         old.run(X)
 
 
+def test_a_request_that_finds_a_model_just_before_it_is_replaced_runs_on_the_new_one(
+    served: ServedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = served.models["a"]
+    served.replace("a", data(branches()))
+    found = iter((old, served.models["a"]))
+    monkeypatch.setattr(served, "_named", lambda name: next(found))
+    assert "y" in served.run("a", X)
+    assert list(found) == []
+
+
 def test_names_are_checked(served: ServedModels) -> None:
     with pytest.raises(UsageError, match="there is a model 'a' already"):
         served.add("a", data(chain()))

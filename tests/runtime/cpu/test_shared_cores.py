@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from iosched.models.model import Model
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu import shared_cores as module
-from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.shared_cores import CpuCores, on_cpus
 from iosched.runtime.executor import Executor
@@ -82,6 +83,19 @@ def test_plans_for_other_cores_share_weights_and_kernels(cores: CpuCores) -> Non
     assert {id(each) for each in kernels[1]} == {id(each) for each in kernels[2]} == {id(each) for each in kernels[3]}
     runtimes = {id(each.handle) for each in cores._runtimes.values()}
     assert len(runtimes) == len(BLOCKS), "both models run on the same threads"
+
+
+def test_the_cores_are_taken_from_other_processes_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"iosched.test.{uuid4().hex}"
+    monkeypatch.delenv(SHARE_VARIABLE, raising=False)
+    monkeypatch.setattr(lane_cpus, "PROCESS", Claims(name))
+    monkeypatch.setattr(lane_cpus, "allowed_cpus", lambda: (0, 1))
+    monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: False)
+    cores = CpuCores(2)
+    assert Claims(name).others((0, 1)) == {0: 1, 1: 1}
+    assert not any("Other iosched processes" in note for note in cores.notes)
+    cores.close()
+    assert Claims(name).others((0, 1)) == {0: 0, 1: 0}
 
 
 def test_a_session_without_threads_of_its_own_is_opened_once(cores: CpuCores) -> None:
