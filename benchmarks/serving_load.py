@@ -9,7 +9,7 @@ latency alone, found by bisection. Points are shares of it. All alternatives get
 Each seed has its part of the requests for each model and point; what the results file has is not measured again.
 
 SIMULATED: policies on 8 and 16 cores, by the dispatcher of iosched and latencies that are measured on one core and on
-all, and extended to more by Amdahl's law.
+all, and extended to more by Amdahl's law. Requests do not share cores.
 
 Options:
     --folder: optimized networks, made where they are missing
@@ -258,7 +258,11 @@ def simulate(
     policy: ServingPolicy, cores: int, arrivals: Sequence[Arrival], latency_us: Mapping[str, Mapping[int, float]]
 ) -> dict[str, list[float]]:
     """Microseconds from the arrival to the end of each request, by model; infinite if it is refused."""
-    dispatcher, ends, ended_s = Dispatcher(cores, policy), list[tuple[float, int]](), [math.inf] * len(arrivals)
+    dispatcher, ends, ended_s = (
+        Dispatcher(cores, policy, overlaps=False),
+        list[tuple[float, int]](),
+        [math.inf] * len(arrivals),
+    )
 
     def start(starts: Sequence[Start], now_s: float) -> None:
         for each in starts:
