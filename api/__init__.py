@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from iosched.jobs.run import RunResult as RunResult
     from iosched.jobs.run import open_executor as open_executor
     from iosched.jobs.run import run as run
+    from iosched.jobs.serving.policy import ModelPolicy as ModelPolicy
+    from iosched.jobs.serving.policy import ServingPolicy as ServingPolicy
+    from iosched.jobs.serving.served_models import ServedModels as ServedModels
+    from iosched.jobs.serving.served_models import serve_together as serve_together
+    from iosched.models.errors import BusyError as BusyError
     from iosched.models.errors import DeviceError as DeviceError
     from iosched.models.errors import ExecutionError as ExecutionError
     from iosched.models.errors import InvalidModelError as InvalidModelError
@@ -108,6 +113,7 @@ _HOME = {
     "BatchesResult": "iosched.jobs.optimize_batches",
     "BenchResult": "iosched.jobs.bench",
     "Block": "iosched.scheduler.schedule",
+    "BusyError": "iosched.models.errors",
     "ComputationGraph": "iosched.models.graph",
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
@@ -133,6 +139,7 @@ _HOME = {
     "MatrixSettings": "iosched.jobs.matrix",
     "MismatchError": "iosched.models.errors",
     "Model": "iosched.models.model",
+    "ModelPolicy": "iosched.jobs.serving.policy",
     "Mutator": "iosched.models.mutation.mutator",
     "Node": "iosched.models.mutation.graph_view",
     "Operator": "iosched.models.graph",
@@ -152,6 +159,8 @@ _HOME = {
     "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",
     "SearchResult": "iosched.scheduler.search",
+    "ServedModels": "iosched.jobs.serving.served_models",
+    "ServingPolicy": "iosched.jobs.serving.policy",
     "Space": "iosched.models.spaces.space",
     "Stage": "iosched.scheduler.schedule",
     "Strategy": "iosched.scheduler.schedule",
@@ -188,6 +197,7 @@ _HOME = {
     "replay": "iosched.models.mutation.variant",
     "run": "iosched.jobs.run",
     "search": "iosched.scheduler.search",
+    "serve_together": "iosched.jobs.serving.served_models",
     "variant_of": "iosched.models.mutation.variant",
     "write_model": "iosched.models.export",
 }

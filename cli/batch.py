@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.batch_policy import batch_policy
 from iosched.cli.common.complete import complete_model
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.named_models import files_of, parse_named, read_models
@@ -40,6 +41,7 @@ from iosched.cli.common.output import (
     refuse_terminal,
 )
 from iosched.cli.common.progress import AskOnce, progress_bar
+from iosched.cli.common.quantities import ByName, by_name, parse_duration, parse_rate
 from iosched.cli.common.source import input_file, read_schedule_and_model, read_with_shapes
 from iosched.cli.common.tables import print_items, print_pairs
 from iosched.cli.common.text import COMPARED, count_text, latency_text
@@ -188,6 +190,21 @@ def _settings(
     "structure. Nothing is searched.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the composition only; measure nothing.")
+@click.option(
+    "--requests",
+    "rates",
+    callback=by_name(parse_rate),
+    metavar="20/s",
+    help="Rate of requests to each MODEL, or NAME=20/s,…: write a policy for iosched.serve_together, no model.\n\nThe "
+    "folder of the policy (-o, default policy.json) has all models in it.",
+)
+@click.option(
+    "--p99",
+    "p99_s",
+    callback=by_name(parse_duration),
+    metavar="50ms",
+    help="With --requests: the p99 to stay below, or NAME=50ms,…. Default: five times the latency alone.",
+)
 @json_option
 @verbosity_options
 @gathered("settings", _settings)
@@ -199,6 +216,8 @@ def command(
     settings: BatchSettings,
     replacements: tuple[str, ...],
     dry_run: bool,
+    rates: ByName,
+    p99_s: ByName,
     as_json: bool,
 ) -> None:
     """Put several MODELs into one ONNX file, with the fastest way to run them all.
@@ -209,10 +228,9 @@ def command(
     Equal weights are stored once, and equal work on a shared input is computed once. Equal operators of different
     models become one operator where that is faster.
 
-    The file is compared with two baselines: the models one after another, each by its best schedule or session, and the
-    models in parallel, each in a session of its own. If it is not faster than both, the faster baseline ships, and the
-    table reports it. Every model's outputs are compared with onnxruntime's before a file is written. Ctrl-C on a
-    terminal asks whether to write the best result so far.
+    The file is compared with the models one after another and in parallel, each by its best schedule or session. If it
+    is not faster than both, the faster of these ships. Every model's outputs are compared with onnxruntime's before.
+    Ctrl-C on a terminal asks whether to write the best result so far.
 
     \b
     Examples:
@@ -222,6 +240,9 @@ def command(
       iosched run super.onnx --check --against a=a.onnx
       iosched batch super.onnx --replace a=retrained.onnx -o newer.onnx
     """
+    if rates or p99_s:
+        batch_policy(models, output, rates, p99_s, settings.threads, as_json)
+        return
     files = OptimizedFiles(output or Destination("-o", _DEFAULT), schedule or schedule_of(output))
     if replacements:
         _replace(models, replacements, files, as_json)

@@ -10,14 +10,15 @@ from warnings import catch_warnings
 
 import click
 
-from iosched.cli.common.complete import complete_file
+from iosched.cli.bench_requests import RequestOptions, bench_requests, request_options
+from iosched.cli.common.complete import complete_file, complete_model
 from iosched.cli.common.json_objects import json_object
 from iosched.cli.common.options import (
     Binding,
     device_options,
+    flags_given,
     input_shape_option,
     json_option,
-    model_argument,
     output_option,
     profile_db_option,
     verbosity_options,
@@ -40,6 +41,7 @@ from iosched.cli.help import Command
 from iosched.cli.pictures.charts import draw_bars
 from iosched.jobs.row import ROWS
 from iosched.models.errors import OtherDeviceWarning, UsageError
+from iosched.profiler.baselines.names import UNDER_LOAD
 from iosched.profiler.measuring.interleave import speedup_text
 from iosched.scheduler.strategies import is_searched
 
@@ -63,16 +65,18 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     short_help="Compare schedules of MODEL and other runtimes by interleaved runs.",
     basic="with baseline batch-size device background-load plot json",
 )
-@model_argument
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @click.option(
     "--with",
     "names",
-    type=click.Choice(tuple(ROWS)),
+    type=click.Choice(tuple({**ROWS, **UNDER_LOAD})),
     multiple=True,
     metavar="NAME",
     help=f"Row to measure. Repeat for several.\n\n'sequential' is always measured, and 'iosched' if MODEL has a "
     f"schedule. Rows: {', '.join(ROWS)}. Default: all except dos, onnxruntime-tensorrt and "
-    "torch-compile (minutes), and onnxruntime-sessions and openvino-streams (concurrent requests).",
+    "torch-compile (minutes), and onnxruntime-sessions and openvino-streams (concurrent requests). With --requests: "
+    + ", ".join(UNDER_LOAD)
+    + ".",
 )
 @click.option(
     "--baseline",
@@ -102,8 +106,7 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     default=50,
     show_default=True,
     metavar="N",
-    help="Samples of each row.\n\nRows are interleaved: A B C A B C. p99 takes 368 runs; a round has up to ten if they "
-    "are short.",
+    help="Samples of each row.\n\np99 takes 368 runs; a round has up to ten if they are short.",
 )
 @click.option(
     "--background-load",
@@ -113,12 +116,13 @@ speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_b
     metavar="N",
     help="Keep N cores busy with other processes meanwhile.",
 )
+@request_options
 @profile_db_option
 @output_option("--plot", metavar="F.svg", text="Write a bar chart as SVG; '-' is stdout.")
 @json_option
 @verbosity_options
 def command(
-    model: str,
+    models: tuple[str, ...],
     names: tuple[str, ...],
     baseline: str | None,
     schedule: str | None,
@@ -128,26 +132,33 @@ def command(
     threads: int | None,
     rounds: int,
     background_load: int,
+    requests: RequestOptions,
     profile_db: Path | None,
     plot: Destination | None,
     as_json: bool,
 ) -> None:
     """Compare schedules of MODEL, plain onnxruntime and other runtimes.
 
-    Rows are interleaved, so that interference from other processes affects all of them. In each round, a row runs once
-    after idle, which is a column of its own, and then several times in succession.
+    Rows are interleaved, so that interference affects all of them. In each round, a row runs once after idle (a column
+    of its own), and then several times.
 
     p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. The speedup is the p50 of
-    'sequential' divided by that of the row, with a 95 % interval. A difference within the interval is no difference.
-    --baseline adds the speedup over another row. --background-load shows p50, p90 and p99 next to busy processes.
+    'sequential' divided by that of the row, with a 95 % interval. A difference within it is none.
 
     \b
     Examples:
       iosched bench squeezenet.iosched.onnx --with onnxruntime --baseline onnxruntime
       iosched bench model.onnx --batch-size 1 --batch-size 8 --json > bench.json
     """
+    if requests.are_given:
+        binding = Binding(batch_sizes[0] if batch_sizes else None, input_shapes)
+        bench_requests(models, names, requests, binding, device, threads, as_json)
+        return
+    if len(models) > 1 or flags_given("duration_s", "deadlines_s"):
+        raise UsageError("several MODELs, --duration and --deadline need --requests, as in --requests 20/s")
     from iosched.jobs.bench import bench
 
+    (model,) = models
     check_destinations([plot], inputs=[input_file(model), input_file(schedule or "-")], as_json=as_json)
     _refuse_twice_on_stdin(model, schedule, batch_sizes)
     if plot is not None and len(batch_sizes) > 1:

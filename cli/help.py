@@ -87,7 +87,7 @@ def _help_all() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=_print_all,
-        help="Show this message with all options and exit.",
+        help="Show all options and exit.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Serves an optimized model over HTTP, in several processes that share the cores.
+"""Serves models over HTTP, optimized or not, in one process on whose cores they share.
 
     pip install '.[cpu,examples]'                 # in the root of the clone
-    python serve.py model.iosched.onnx --workers 2
+    python serve.py model.iosched.onnx other=other.onnx
 
 It implements the JSON of the Open Inference Protocol (version 2 of KServe and Triton):
 
@@ -9,9 +9,9 @@ It implements the JSON of the Open Inference Protocol (version 2 of KServe and T
     GET  /v2/models/NAME            its inputs and outputs
     POST /v2/models/NAME/infer      {"inputs": [{"name", "datatype", "shape", "data": [...]}]}
 
-Each process opens the model itself, on its own cores (docs/serving.md). SIGTERM lets running requests end. A file with
-several batch sizes (docs/throughput.md) accepts any up to the largest, or --largest-batch; those without a schedule are
-opened by their first request.
+With --workers, each process opens the models itself, on its own cores (docs/serving.md). SIGTERM lets requests that
+have arrived end. A file with several batch sizes (docs/throughput.md) accepts any up to the largest, or
+--largest-batch; those without a schedule are opened by their first request.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import uvicorn
+from anyio.to_thread import current_default_thread_limiter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -37,7 +38,9 @@ from starlette.routing import Route
 
 import iosched
 
-MODEL, THREADS, WAITING, LARGEST = "SERVE_MODEL", "SERVE_THREADS", "SERVE_WAITING", "SERVE_LARGEST"
+MODELS, THREADS, WAITING, TIMEOUT, LARGEST = (
+    f"SERVE_{each}" for each in ("MODELS", "THREADS", "WAITING", "TIMEOUT", "LARGEST")
+)
 """Environment variables that configure the worker processes."""
 
 DATATYPES = {
@@ -47,6 +50,7 @@ DATATYPES = {
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 BYTES_A_NUMBER = 32  # of JSON, at most
 SECONDS_TO_SEND = 30
+SPARE_THREADS = 16
 OPEN = -1  # the protocol's dynamic dimension
 
 if TYPE_CHECKING:  # avoids importing onnx before the model is opened
@@ -56,19 +60,21 @@ if TYPE_CHECKING:  # avoids importing onnx before the model is opened
 
 def main() -> None:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path)
+    parser.add_argument("models", nargs="+", metavar="[NAME=]PATH", help="by default, the name is that of the file")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 accepts other machines")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--threads", type=int, help="cores per process; by default all cores, divided evenly")
-    parser.add_argument("--waiting", type=int, default=32, help="requests queued per process; more are rejected")
+    parser.add_argument("--waiting", type=int, default=64, help="requests queued per model; more are rejected")
+    parser.add_argument("--timeout", type=float, default=30, help="seconds after which a queued request is rejected")
     parser.add_argument("--largest-batch", type=int, help="for files with several batch sizes; by default the largest")
     options = parser.parse_args()
     if options.threads is None and options.workers > 1:
         options.threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
-    os.environ[MODEL] = str(options.model.resolve())
+    os.environ[MODELS] = json.dumps(dict(map(named, options.models)))
     os.environ[THREADS] = str(options.threads or "")
     os.environ[WAITING] = str(options.waiting)
+    os.environ[TIMEOUT] = str(options.timeout)
     os.environ[LARGEST] = str(options.largest_batch or "")
     uvicorn.run(
         "serve:application",
@@ -82,16 +88,24 @@ def main() -> None:
     )
 
 
+def named(word: str) -> tuple[str, str]:
+    """Name and absolute path of a model."""
+    name, separator, path = word.rpartition("=")
+    name = name if separator else Path(path).name.removesuffix(".onnx").removesuffix(".iosched")
+    return name, str(Path(path).resolve())
+
+
 def application() -> Starlette:
     """The application of one process."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        threads = os.environ[THREADS]
-        with iosched.load_any(os.environ[MODEL], threads=int(threads) if threads else None) as model:
-            if isinstance(model, iosched.LoadedBatches):
-                model.open(*model.schedules.batch_sizes)
-            app.state.model, app.state.waiting = model, 0
+        paths, waiting, threads = json.loads(os.environ[MODELS]), int(os.environ[WAITING]), os.environ[THREADS]
+        policy = iosched.ServingPolicy(dict.fromkeys(paths, iosched.ModelPolicy(most_waiting=waiting)))
+        with iosched.serve_together(paths, policy, threads=int(threads) if threads else None) as served:
+            app.state.served = served
+            # A queued request has a thread; some more read the requests that are then rejected.
+            current_default_thread_limiter().total_tokens = len(paths) * waiting + served.cores + SPARE_THREADS
             yield
 
     return Starlette(
@@ -116,7 +130,7 @@ async def describe(request: Request) -> Response:
     model = model_of(request)
     return JSONResponse(
         {
-            "name": name_served(),
+            "name": request.path_params["name"],
             "platform": "onnx",
             "inputs": [metadata(spec) for spec in model.inputs],
             "outputs": [metadata(spec) for spec in model.outputs],
@@ -126,16 +140,10 @@ async def describe(request: Request) -> Response:
 
 async def infer(request: Request) -> Response:
     """Runs the model in a thread, so that the event loop can answer other requests."""
-    model, state = model_of(request), request.app.state
+    model = model_of(request)
     most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
     body = await body_of(request, most)  # before taking a place in the queue
-    if state.waiting >= int(os.environ[WAITING]):
-        raise HTTPException(503, "too many requests are waiting", {"Retry-After": "1"})
-    state.waiting += 1
-    try:
-        return await run_in_threadpool(answer, model, body)
-    finally:
-        state.waiting -= 1
+    return await run_in_threadpool(answer, request, model, body)
 
 
 async def refuse(request: Request, error: Exception) -> Response:
@@ -145,16 +153,12 @@ async def refuse(request: Request, error: Exception) -> Response:
 
 
 def model_of(request: Request) -> Model:
-    """The model, if the path names it."""
-    model: Model = request.app.state.model
-    if request.path_params["name"] != name_served():
-        raise HTTPException(404, f"no model {request.path_params['name']!r}; this server has {name_served()!r}")
-    return model
-
-
-def name_served() -> str:
-    """The model's name: that of its file."""
-    return Path(os.environ[MODEL]).name.removesuffix(".onnx").removesuffix(".iosched")
+    """The model that the path names."""
+    name, models = request.path_params["name"], request.app.state.served.models
+    if name not in models:
+        raise HTTPException(404, f"no model {name!r}; this server has {', '.join(map(repr, models))}")
+    found: Model = models[name]
+    return found
 
 
 def largest_batch(model: Model) -> int:
@@ -178,19 +182,21 @@ async def body_of(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def answer(model: Model, body: bytes) -> Response:
-    inputs = inputs_of(body)
+def answer(request: Request, model: Model, body: bytes) -> Response:
+    inputs, name = inputs_of(body), request.path_params["name"]
     refuse_larger(model, inputs)
     try:
-        found = model.run(inputs)
+        found = request.app.state.served.run(name, inputs, timeout=float(os.environ[TIMEOUT]))
     except iosched.UsageError as error:  # a name, a type or a shape
         raise HTTPException(400, str(error)) from error
+    except iosched.BusyError as error:
+        raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
     outputs = [
         {"name": name, "datatype": NAMES[array.dtype.name], "shape": array.shape, "data": array.reshape(-1).tolist()}
         for name, array in found.items()
     ]
     try:
-        return JSONResponse({"model_name": name_served(), "outputs": outputs})
+        return JSONResponse({"model_name": name, "outputs": outputs})
     except ValueError as error:
         raise HTTPException(500, "an output has infinities or NaN, which JSON cannot represent") from error
 

@@ -18,6 +18,10 @@ class UsageError(IoschedError):
     """A wrong option, name, or combination of them (exit code 2)."""
 
 
+class ClosedError(UsageError):
+    """A model is closed (exit code 2)."""
+
+
 class InvalidModelError(IoschedError):
     """The input is not a runnable model: broken, unbound, or not ONNX (exit code 2)."""
 
@@ -62,6 +66,10 @@ class PlanWarning(UserWarning):
 
 class ResourceError(ExecutionError):
     """The machine lacks memory, threads or disk space (exit code 1)."""
+
+
+class BusyError(ExecutionError):
+    """A request is not served: too many wait, or it waited for too long (exit code 1)."""
 
 
 class PlanError(ExecutionError):

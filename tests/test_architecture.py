@@ -31,7 +31,7 @@ PARTS = {
     "iosched.runtime": (
         *("plan", "intervals", "waits", "hazards", "arena", "placement", "compare", "cores", "memory"),
         *("inputs", "processor", "handle", "missing_dependencies", "faults", "session", "reference", "executor"),
-        *("divided_sessions", "openvino", "parallel_sessions", "plan_files", "cpu", "device", "cuda"),
+        *("divided_sessions", "openvino", "parallel_sessions", "plan_files", "shared_cores", "cpu", "device", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("kernel", "layout", "builder", "gpu", "source", "cudnn"),

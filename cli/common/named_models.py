@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ def parse_named(texts: Sequence[str]) -> tuple[NamedModel, ...]:
             )
         first[each.name] = each.source
     return found
+
+
+def parse_numbered(texts: Sequence[str]) -> tuple[NamedModel, ...]:
+    """Parse NAME=FILE and FILE; a name that is taken gets a number, as in `a-2`."""
+    found: dict[str, NamedModel] = {}
+    for each in map(_named, texts):
+        numbered = (f"{each.name}-{number}" for number in count(2))
+        name = next(name for name in chain([each.name], numbered) if name not in found)
+        found[name] = NamedModel(name, each.source)
+    return tuple(found.values())
 
 
 def _named(text: str) -> NamedModel:

@@ -118,8 +118,8 @@ def verbosity_options(function: F) -> F:
         help="Append a log to this file: the lines of '-v', every measured stage, and tracebacks.",
     )(function)
     for flags, key, text in (
-        (("-v", "--verbose"), "verbose", "Print more about the work on stderr."),
-        (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or notes."),
+        (("-v", "--verbose"), "verbose", "Print more on stderr."),
+        (("-q", "--quiet"), "quiet", "Print data and errors only, no tables."),
         (("--debug",), "debug", "Show the traceback of an error."),
     ):
         option = click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +18,14 @@ from iosched.jobs.loading.loaded_model import LoadedModel, load, of_plan, read_f
 from iosched.jobs.loading.plan import opened_plan, path_in
 from iosched.jobs.schedule_selection import for_batch
 from iosched.models.dynamic_batch import DynamicBatchModel, declared
-from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.errors import ClosedError, InvalidScheduleError, UsageError
 from iosched.models.graph import DynamicBatchSpec
 from iosched.models.load import read_unbound
+from iosched.models.model import Model
 from iosched.models.source import Source, StrPath
 from iosched.runtime.plan_files import PlanModel
 from iosched.scheduler.batch_schedules import BatchSchedules
+from iosched.scheduler.document import ScheduleDocument
 
 
 @dataclass(eq=False)
@@ -49,6 +51,7 @@ class LoadedBatches:
         threads: int | None = None,
         most_open: int | None = None,
         plan: PlanModel | None = None,
+        opens: Callable[[Model, ScheduleDocument], LoadedModel] | None = None,
     ) -> None:
         """Takes a model and its schedules; nothing is opened yet.
 
@@ -57,9 +60,10 @@ class LoadedBatches:
             device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
             most_open: the number of batch sizes that stay open; by default one more than there are schedules.
             plan: an open plan file of this model, which runs the batch sizes that it has.
+            opens: opens the model at one batch size; default: on `device` and `threads`.
         """
+        self._opens = opens or (lambda model, document: LoadedModel(model, document, device=device, threads=threads))
         self._model, self._schedules, self._plan = model, schedules, plan
-        self._device, self._threads = device, threads
         self._most_open = most_open or len(schedules.by_size) + 1
         self._lock, self._is_closed = Lock(), False
         self._opening = Lock()  # to open one batch size takes seconds and all cores: one at a time, and without `_lock`
@@ -194,7 +198,7 @@ class LoadedBatches:
     def _in_use(self, batch_size: int) -> _Opened | None:
         with self._lock:
             if self._is_closed:
-                raise UsageError("this model is closed: load it again")
+                raise ClosedError("this model is closed: load it again")
             found = self._opened.pop(batch_size, None)
             if found is not None:
                 self._opened[batch_size] = found
@@ -208,7 +212,7 @@ class LoadedBatches:
         if plan is not None and (number := plan.number_of(model.bindings)) is not None:
             program = plan.programs[number]
             return _Opened(LoadedModel.of_plan(plan.executor(number), self.name, program, lambda: (model, document)))
-        return _Opened(LoadedModel(model, document, device=self._device, threads=self._threads))
+        return _Opened(self._opens(model, document))
 
     def _idle(self) -> list[_Opened]:
         """Removes unused models beyond `most_open` and returns them to be closed."""

@@ -17,7 +17,7 @@ import numpy as np
 from iosched.jobs.loading.plan import opened_plan, path_in
 from iosched.jobs.run import Executor, open_executor
 from iosched.jobs.schedule_selection import for_batch
-from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.errors import ClosedError, InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
@@ -203,7 +203,7 @@ class _Runs:
         self._going.append(None)
         if self._is_closed:
             self.finish()
-            raise UsageError("this model is closed: load it again")
+            raise ClosedError("this model is closed: load it again")
 
     def finish(self) -> None:
         """A run is over, or did not begin."""

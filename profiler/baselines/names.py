@@ -21,5 +21,15 @@ ON_GPU = {
 }
 """A description of each baseline."""
 
+UNDER_LOAD = {
+    "iosched": "iosched.serve_together",
+    "onnxruntime": "a session of onnxruntime for each model, in its default settings",
+    "onnxruntime-divided": "a session for each model, with its share of the threads",
+    "onnxruntime-sessions": "onnxruntime, one request per core",
+    "openvino-streams": "OpenVINO, configured for throughput",
+    "onnxruntime-processes": "a process with a session of onnxruntime for each model",
+}
+"""Ways to serve several models, with their descriptions."""
+
 SLOW_TO_OPEN = ("onnxruntime-tensorrt", "torch-compile")
 """Baselines that take minutes until their first run, measured only by request."""

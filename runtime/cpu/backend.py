@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, Self
@@ -213,6 +214,17 @@ class CpuBackend:
         """Total size of the constants; shared ones count once."""
         return sum(array.nbytes for array in self.kernels.weights.values())
 
+    def share_weights(self, known: MutableMapping[object, np.ndarray]) -> None:
+        """Use equal arrays of `known` instead, which gets the others: backends of other lanes have equal weights.
+
+        Call it before anything is compiled.
+        """
+        weights = self.kernels.graph.weights
+        for name, array in weights.items():
+            if array.dtype != object:
+                content = hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+                weights[name] = known.setdefault((array.dtype.str, array.shape, content), array)
+
     @cached_property
     def first_reads(self) -> FirstReads:
         """For each node, the bytes that it is the first to read."""
@@ -257,6 +269,18 @@ class CpuBackend:
         lowered = self._lower(schedule, barriers)
         origins = task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes)
         return CompiledModel.of(self._executor(lowered.lowering), lowered.lowering, lowered.kernels, origins)
+
+    def compile_on(
+        self, schedule: Schedule, hosts: Sequence[tuple[NativeRuntime | None, Sequence[int]]]
+    ) -> list[CompiledModel]:
+        """Compile the model once for each host, which may run at the same time.
+
+        Args:
+            hosts: the threads and arena to use, or None for the Python executor, and the processor of each lane.
+        """
+        lowered = self._lower(schedule, barriers=False)
+        executors = [self._executor_on(lowered.lowering, *host) for host in hosts]
+        return [CompiledModel.of(each, lowered.lowering, lowered.kernels) for each in executors]
 
     def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:
         """The lanes of each group of a stage without division."""
@@ -309,10 +333,12 @@ class CpuBackend:
         self.close()
 
     def _executor(self, lowering: Lowering) -> PlanExecutor:
-        cpus = self.cpus.of(len(lowering.plan.lanes))
-        if self._native is None or not supports(lowering.plan):
+        return self._executor_on(lowering, self._native, self.cpus.of(len(lowering.plan.lanes)))
+
+    def _executor_on(self, lowering: Lowering, native: NativeRuntime | None, cpus: Sequence[int]) -> PlanExecutor:
+        if native is None or not supports(lowering.plan):
             return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python, cpus=cpus)
-        return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native, cpus=cpus)
+        return NativeExecutor(lowering.checked, lowering.kernels, runtime=native, cpus=cpus)
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
         """The kernel graph in which the units of merge and session stages are one, where possible."""

@@ -60,9 +60,12 @@ class NativeRuntime:
     runtime each.
     """
 
-    def __init__(self, sharing: NativeRuntime | None = None) -> None:
-        """Create without threads and kernels, or share the kernels of another runtime, which threads may run
-        concurrently.
+    def __init__(self, sharing: NativeRuntime | None = None, host: NativeRuntime | None = None) -> None:
+        """Create without threads and kernels.
+
+        Args:
+            sharing: share the kernels of this runtime, which threads may run concurrently.
+            host: use the threads and the arena of this runtime, which closes them.
 
         Raises:
             DeviceError: the compiled executor or onnxruntime is missing.
@@ -70,8 +73,12 @@ class NativeRuntime:
         library, path = compiled(), onnxruntime_path()
         if library is None or path is None:
             raise DeviceError(f"the compiled executor cannot run: {missing()}")
-        self._library = library
-        self.handle = Handle(call(library.iosched_runtime_create, api_base(path)), library.iosched_runtime_release)
+        self._library, self._is_hosted = library, host is not None
+        self.handle: Handle = (
+            Handle(call(library.iosched_runtime_create, api_base(path)), library.iosched_runtime_release)
+            if host is None
+            else host.handle
+        )
         self._known: _SharedKernels = _SharedKernels.of(path) if sharing is None else sharing._known
         self._spanning: weakref.WeakValueDictionary[object, NativeKernel] = weakref.WeakValueDictionary()
         self._invokes = self._is_prepared()
@@ -158,7 +165,8 @@ class NativeRuntime:
     def close(self) -> None:
         """Drop sessions; threads and arena live as long as executors. May be called again."""
         self.drop_sessions()
-        self.handle.close()
+        if not self._is_hosted:
+            self.handle.close()
 
     def __enter__(self) -> Self:
         return self

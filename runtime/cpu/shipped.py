@@ -26,6 +26,11 @@ _BY_SCHEDULE = ("iosched", "sequential", "tensorrt", "serial", "packed", "batche
 """Values of `shipped` that run the schedule of the file, unless `ScheduleDocument.is_plain`."""
 
 
+def is_by_schedule(document: ScheduleDocument | None) -> bool:
+    """Whether our runtime runs the schedule of the file."""
+    return document is not None and document.is_shipped and document.shipped in _BY_SCHEDULE
+
+
 def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
     """Open `model` on `lanes` cores by its schedule, on plain onnxruntime, or on OpenVINO.
 
@@ -87,7 +92,7 @@ def _as_shipped(
     model: Model, document: ScheduleDocument, shipped: str, lanes: int, notes: tuple[str, ...] = ()
 ) -> Executor:
     if shipped not in _BY_SCHEDULE:
-        return _plain(model, _reference_settings(document, lanes), notes)
+        return _plain(model, reference_settings(document, lanes), notes)
     from iosched.runtime.cpu.backend import CpuBackend
 
     backend = CpuBackend(model, lanes=lanes, units=document.units)
@@ -126,8 +131,9 @@ def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
     return Executor(opened, description, lambda: (*notes, *thread_remarks(lanes)), by="library")
 
 
-def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:
-    known = document.runtime.get("reference")
+def reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:
+    """The settings of plain onnxruntime that a schedule file names, on at most so many threads."""
+    known = None if document is None else document.runtime.get("reference")
     if not isinstance(known, dict):
         return ReferenceSettings("sequential", lanes)
     mode = known.get("mode")

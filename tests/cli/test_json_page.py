@@ -21,6 +21,7 @@ from thread_cluster import ThreadTransport, cpu_places
 
 from iosched.cli.main import cli
 from iosched.jobs import optimize as optimize_job
+from iosched.jobs.load_test import policy_search
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pool import cluster as pool_cluster
 from iosched.jobs.pool import survey
@@ -81,6 +82,7 @@ def ask(invoke: Invoke) -> Callable[..., list[Any]]:
 def files(workdir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Models, and a CPU whose latencies are made up."""
     script_models(monkeypatch, LATENCIES_US)
+    monkeypatch.setattr(policy_search, "_COMPARED_S", 2.0)
     latencies_by_stage(monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # studies of others on this machine are not waited for
     onnx.save(branches("n"), "m.onnx")
@@ -131,6 +133,9 @@ def of_many_models(ask: Callable[..., list[Any]]) -> Printed:
     yield "batch", *ask("batch", *models, *V100, "-o", "super.onnx")
     yield "batch", *ask("batch", *models, *CPU, "--budget", 0.5, "-o", "measured.onnx")
     yield "batch", *ask("batch", "super.onnx", "--replace", "b=a.onnx", "-o", "newer.onnx")
+    served = ("a.onnx", "b.onnx", "--requests", "60/s")
+    yield "batch", *ask("batch", *served, "--threads", 1)
+    yield "bench", *ask("bench", *served, "--duration", 1, "--with", "onnxruntime", *CPU)
     yield "rank", *ask("rank", "a.onnx", "none.onnx", *V100)
     yield "matrix", *ask("matrix", "m.onnx", "--device", "v100,cpu", "--batch-sizes", "1,4")
     study = ("explore", "a.onnx", "--space", "space.py", "--objective", "latency:v100,flops", "--sampler", "random")

@@ -1,6 +1,6 @@
-"""The example of a service, called over HTTP: two processes, right answers, refusals with the reason, a quiet end.
+"""The example of a service, called over HTTP: right answers, refusals with the reason, a quiet end.
 
-One service is of a model for one batch size, another of one for several.
+One service is of two models in two processes, another of a model for several batch sizes in one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from example_scripts import EXAMPLES, environment
 from shipped import optimized_file
-from small_models import branches
+from small_models import branches, chain, data, run
 
 import iosched
 
@@ -37,10 +38,11 @@ INFER = "/v2/models/branches/infer"
 class Service:
     """The running example."""
 
-    def __init__(self, path: Path, workers: int = 2) -> None:
+    def __init__(self, path: Path, *others: str, workers: int = 1) -> None:
         self.path, self.workers = path, workers
         self.log = path.with_suffix(".txt").open("w+")
-        words = [str(EXAMPLES / "serve.py"), str(path), "--workers", str(workers), "--threads", "1", "--port", "0"]
+        options = [] if workers == 1 else ["--workers", str(workers)]
+        words = [str(EXAMPLES / "serve.py"), str(path), *others, *options, "--threads", "1", "--port", "0"]
         self.process = subprocess.Popen(
             [sys.executable, *words], env=environment(), stdout=self.log, stderr=subprocess.STDOUT
         )
@@ -88,7 +90,8 @@ def ready(started: Service) -> Iterator[Service]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     path = optimized_file(tmp_path_factory.mktemp("service") / "branches.iosched.onnx", branches())
-    with ready(Service(path)) as found:
+    onnx.save(chain(), path.with_name("chain.onnx"))
+    with ready(Service(path, f"other={path.with_name('chain.onnx')}", workers=2)) as found:
         yield found
 
 
@@ -97,7 +100,7 @@ def of_several_sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
     """Serves a file with schedules for batch sizes 1 and 4."""
     path = tmp_path_factory.mktemp("several") / "branches.iosched.onnx"
     iosched.optimize_batches(branches("n").SerializeToString(), (1, 4), device="v100", strategy="greedy").save(path)
-    with ready(Service(path, workers=1)) as found:
+    with ready(Service(path)) as found:
         yield found
 
 
@@ -137,6 +140,24 @@ def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
         assert all(callers.map(is_right, [number % 8 for number in range(32)]))
 
 
+def test_each_model_answers_its_own_requests(service: Service) -> None:
+    z = np.random.default_rng(0).standard_normal((1, 4, 12, 12), np.float32)
+    status, answer = service.call("POST", "/v2/models/other/infer", request(z.tolist(), shape=z.shape))
+    assert (status, answer["model_name"]) == (200, "other")
+    found = np.reshape(answer["outputs"][0]["data"], answer["outputs"][0]["shape"])
+    np.testing.assert_allclose(found, run(data(chain()), {"x": z})["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_requests_that_exceed_the_queue_are_refused(tmp_path: Path) -> None:
+    path = optimized_file(tmp_path / "branches.iosched.onnx", branches())
+    with ready(Service(path, "--waiting", "0")) as found, ThreadPoolExecutor(16) as callers:
+        answers = list(callers.map(lambda _: found.call("POST", INFER, request()), range(400)))
+    assert {status for status, _ in answers} == {200, 503}
+    assert {answer["error"] for status, answer in answers if status == 503} == {
+        "0 requests of 'branches' wait already: try again later"
+    }
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
@@ -159,7 +180,7 @@ def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
         (INFER, json.dumps({"inputs": json.loads(request())["inputs"] * 2}).encode(), 400, "duplicate inputs: x, x"),
         (INFER, request([float("nan")] * 288), 400, "NaN is not a JSON number"),
         (INFER, b" " * 200_000, 413, "the request exceeds"),
-        ("/v2/models/other/infer", request(), 404, "no model 'other'; this server has 'branches'"),
+        ("/v2/models/z/infer", request(), 404, "no model 'z'; this server has 'branches', 'other'"),
         ("/v2/models/branches/infer/x", request(), 404, "Not Found"),
     ],
 )
@@ -204,7 +225,7 @@ def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_s
 def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n".encode()
     with ExitStack() as stack:
-        for _ in range(40):  # the request exceeds --waiting
+        for _ in range(100):  # more than wait and run at a time
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", of_several_sizes.port), timeout=60))
             connection.sendall(head)
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the service waits for the body

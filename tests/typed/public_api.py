@@ -20,6 +20,11 @@ with iosched.load("model.iosched.onnx", device="cpu", threads=1) as model:
     assert_type(model.inputs, tuple[iosched.TensorSpec, ...])
     assert_type(model.schedule, iosched.Schedule | None)
 
+policy = iosched.ServingPolicy({"a": iosched.ModelPolicy(((0.5, 2),), priority=1)}, overlap_ratio=None)
+with iosched.serve_together({"a": "model.iosched.onnx"}, policy, threads=2) as served:
+    assert_type(served, iosched.ServedModels)
+    assert_type(served.run("a", {"x": x}, timeout=60), dict[str, np.ndarray])
+
 session = iosched.InferenceSession(Path("model.iosched.onnx"), providers=["CPUExecutionProvider"])
 assert_type(session.run(None, {"x": x}), list[Any])
 assert_type(session.get_inputs()[0].shape, list[int | str | None])

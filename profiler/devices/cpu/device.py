@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice
     from iosched.profiler.store.database import ProfileDatabase
     from iosched.runtime.cpu.opened_plan import OpenedPlan
+    from iosched.runtime.cpu.shared_cores import CpuCores
     from iosched.runtime.plan_files import WrittenPlan
     from iosched.runtime.reference import SelfCheck
 
@@ -91,6 +92,12 @@ class CpuDevice:
         """
         check_fits(model.graph)
         return shipped_executor(model, document, threads or cpu_count())
+
+    def shared_cores(self, count: int | None = None) -> CpuCores:
+        """See `SharesCores`."""
+        from iosched.runtime.cpu.shared_cores import CpuCores
+
+        return CpuCores(count or cpu_count())
 
     def check_plans(self) -> None:
         """See `WritesPlans`."""

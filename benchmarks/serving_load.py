@@ -1,0 +1,304 @@
+"""Requests of their own for two and four models: iosched.serve_together, sessions, OpenVINO's streams and processes.
+
+    python benchmarks/keras_models.py build --networks EfficientNetB0,NASNetMobile    # needs the extra [bench]
+    python benchmarks/serving_load.py [--networks zoo:squeezenet,...] [--seeds 5] [--requests 2000] [-o results.json]
+
+Networks are optimized first. Each set of models gets Poisson arrivals with rates that need equal times of each alone.
+The capacity of a set is the highest load at which the best baseline keeps the p99 of all models below five times their
+latency alone, found by bisection. Points are shares of it. All alternatives get the same requests in segments in turn.
+Each seed has its part of the requests for each model and point; what the results file has is not measured again.
+
+SIMULATED: policies on 8 and 16 cores, by the dispatcher of iosched and latencies that are measured on one core and on
+all, and extended to more by Amdahl's law. Requests do not share cores.
+
+Options:
+    --folder: optimized networks, made where they are missing
+    --sets: comma-separated sets of indices of networks, such as 03,12,0123
+    --capacity-requests: least number of requests of each model to decide whether a load is below the capacity
+    --output: raw results as JSON
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cpu_models import short_name
+from testbed import Table, known_results, print_table, read_options, write_results
+
+from iosched import Model, load_model
+from iosched.jobs.load_test.alternatives import OPENERS
+from iosched.jobs.load_test.arrivals import Arrival, poisson
+from iosched.jobs.load_test.latencies import LoadRow, quantile_under_load
+from iosched.jobs.load_test.load_test import DEADLINE_RUNS, LoadResult, LoadSettings, load_test, served_alone
+from iosched.jobs.load_test.policy_search import cores_by_load
+from iosched.jobs.serving.dispatcher import Dispatcher, Start
+from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
+from iosched.jobs.serving.served_models import serve_together
+from iosched.models.errors import BusyError
+from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.measuring.statistics import Interval
+from iosched.runtime.cores import cpu_count
+from iosched.runtime.inputs import random_inputs
+
+NETWORKS = ("zoo:squeezenet", "build/keras_efficientnetb0.onnx", "build/keras_nasnetmobile.onnx", "zoo:bert_mini")
+SHARES = (0.4, 0.7, 0.95)
+CORES = (8, 16)
+STEPS = 6
+"""Of the bisection, which begins between a tenth of one model alone and all cores busy twice."""
+SIMULATED_REQUESTS = 20_000
+
+Results = dict[str, Any]
+
+
+def main() -> None:
+    options = read_options(
+        __file__,
+        networks=NETWORKS,
+        sets=("03", "12", "0123"),
+        folder=Path("build"),
+        seeds=5,
+        requests=2000,
+        capacity_requests=400,
+        output=Path,
+    )
+    files = {short_name(name): optimized(name, options.folder) for name in options.networks}
+    models = {name: load_model(path) for name, path in files.items()}
+    found = {"sets": {}, "points": [], "simulated": {}, **known_results(options.output)}
+    names = list(models)
+    for indices in options.sets:
+        chosen = {names[int(index)]: models[names[int(index)]] for index in indices}
+        measured(indices, chosen, found, options)
+        found["simulated"][indices] = simulated(chosen, found["sets"][indices])
+        write_results(options, found, seeds={"inputs": 0, "arrivals": options.seeds}, goes_on=True)
+    for indices, each in found["sets"].items():
+        print(f"\n{', '.join(each['lone_us'])}: capacity {each['load']:.2f} times one model alone")
+        print_table(*table(found["points"], indices))
+        print("\nSIMULATED")
+        print_table(*simulated_table(found["simulated"][indices]))
+
+
+def optimized(name: str, folder: Path) -> Path:
+    """The network after `iosched optimize` at batch 1."""
+    path = folder / f"{short_name(name)}.iosched.onnx"
+    if not path.exists():
+        folder.mkdir(exist_ok=True)
+        words = ("optimize", name, "--batch-size", "1", "--device", "cpu", "-o", str(path))
+        subprocess.run([sys.executable, "-m", "iosched", *words], check=True)
+    return path
+
+
+def measured(indices: str, models: Mapping[str, Model], found: Results, options: Any) -> None:
+    """Adds the capacity of a set, and the points that are missing, to the results."""
+    if indices not in found["sets"]:
+        found["sets"][indices] = capacity(models, options.capacity_requests)
+    of_set = found["sets"][indices]
+    done = {(each["set"], each["share"], each["seed"]) for each in found["points"]}
+    for seed in range(1, options.seeds + 1):
+        for share in SHARES:
+            if (indices, share, seed) not in done:
+                rates = rates_of(of_set["lone_us"], share * of_set["load"])
+                result = load_of(models, rates, of_set["lone_us"], options.requests / options.seeds, seed)
+                found["points"].append({"set": indices, "share": share, "seed": seed, **content(result)})
+                write_results(options, found, seeds={"inputs": 0, "arrivals": seed}, goes_on=True)
+
+
+def rates_of(lone_us: Mapping[str, float], load: float) -> dict[str, float]:
+    """Requests per second that take each model equally long alone, all together `load` seconds in a second."""
+    return {name: load / len(lone_us) / each_us * 1e6 for name, each_us in lone_us.items()}
+
+
+def load_of(
+    models: Mapping[str, Model],
+    rates: Mapping[str, float],
+    lone_us: Mapping[str, float],
+    requests: float,
+    seed: int,
+    names: Sequence[str] = (),
+) -> LoadResult:
+    """A load test with about this number of requests for the rarest model."""
+    deadlines_s = {name: DEADLINE_RUNS * each_us / 1e6 for name, each_us in lone_us.items()}
+    duration_s = 1.1 * requests / min(rates.values())
+    settings = LoadSettings(rates, duration_s=duration_s, deadlines_s=deadlines_s, names=tuple(names), seed=seed)
+    return load_test(models, settings)
+
+
+def capacity(models: Mapping[str, Model], requests: int) -> Results:
+    """The load that the best baseline carries, with the loads that were tried, and latencies alone and by cores."""
+    lone_us = {name: served_alone(model, cpu_count()).lone_us for name, model in models.items()}
+    low, high, tried = 0.1, 2.0 * cpu_count(), []
+    baselines = [name for name in OPENERS if name != "iosched"]
+    for _ in range(STEPS):
+        load = math.sqrt(low * high)
+        result = load_of(models, rates_of(lone_us, load), lone_us, requests, 0, baselines)
+        carries = [name for name in result.names if all(_is_in_time(row) for row in result.rows if row.name == name)]
+        tried.append({"load": load, "carried_by": carries})
+        baselines = carries or baselines
+        low, high = (load, high) if carries else (low, load)
+    return {"lone_us": lone_us, "load": low, "tried": tried, "by_cores_us": by_cores_us(models)}
+
+
+def _is_in_time(row: LoadRow) -> bool:
+    """Whether p99 is below the deadline."""
+    return row.goodput_per_s * row.seconds >= 0.99 * row.requests
+
+
+def by_cores_us(models: Mapping[str, Model], rounds: int = 20) -> Mapping[str, Mapping[int, Sequence[float]]]:
+    """Samples of each model's latency in iosched on 1 and on all cores, interleaved."""
+    found: dict[str, dict[int, Sequence[float]]] = {name: {} for name in models}
+    for count in {1, cpu_count()}:
+        policy = ServingPolicy({name: ModelPolicy(((math.inf, count),)) for name in models})
+        with serve_together(models, policy) as served:
+            inputs = {name: random_inputs(model.graph.inputs) for name, model in models.items()}
+            calls = {name: partial(served.run, name, each) for name, each in inputs.items()}
+            runs = {name: partial(timed_us, each) for name, each in calls.items()}
+            for name, each in interleave(runs, rounds).items():
+                found[name][count] = each.samples_us
+    return found
+
+
+def timed_us(run: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    run()
+    return (time.perf_counter() - began_s) * 1e6
+
+
+def content(result: LoadResult) -> Results:
+    """What is kept of a load test."""
+    return {
+        "rates": {row.model: row.rate_per_s for row in result.first},
+        "deadlines_us": {row.model: row.deadline_us for row in result.first},
+        "seconds": result.seconds,
+        "lag_us": dict(result.lag_us),
+        "missing": dict(result.missing),
+        "latencies_us": {
+            name: {row.model: [_rounded(us) for us in row.latencies_us] for row in result.rows if row.name == name}
+            for name in result.names
+        },
+    }
+
+
+def _rounded(latency_us: float) -> int | None:
+    return None if math.isinf(latency_us) else round(latency_us)
+
+
+def table(points: Sequence[Results], indices: str) -> Table:
+    """Quantiles of all seeds of each point, model and alternative."""
+    rows = []
+    own = [each for each in points if each["set"] == indices]
+    for share in sorted({each["share"] for each in own}):
+        seeds = [each for each in own if each["share"] == share]
+        for model in seeds[0]["rates"]:
+            for name in seeds[0]["latencies_us"]:
+                latencies_us = [
+                    math.inf if us is None else us for each in seeds for us in each["latencies_us"][name][model]
+                ]
+                in_time = sum(us <= seeds[0]["deadlines_us"][model] for us in latencies_us) / len(latencies_us)
+                ends = [quantile_under_load(latencies_us, part) for part in (0.5, 0.9, 0.99)]
+                rows.append((f"{share:.0%}", model, name, len(latencies_us), *map(_text, ends), f"{in_time:.1%}"))
+    return ["capacity", "model", "", "requests", "p50", "p90", "p99 (95 % interval)", "in time"], rows
+
+
+def _text(found: Interval | None) -> str:
+    if found is None:
+        return "unknown"
+    value, low, high = (
+        "no answer" if math.isinf(us) else f"{us / 1e3:.1f} ms" for us in (found.value, found.low, found.high)
+    )
+    return f"{value} ({low} to {high})"
+
+
+def amdahl_us(samples_us: Mapping[Any, Sequence[float]], cores: int) -> float:
+    """The latency on this number of cores, from those on one and on all cores of this machine."""
+    median = {int(count): sorted(each)[len(each) // 2] for count, each in samples_us.items()}
+    most = max(median)
+    serial = 1.0 if most == 1 else min(1.0, max(0.0, (median[most] / median[1] - 1 / most) / (1 - 1 / most)))
+    return median[1] * (serial + (1 - serial) / cores)
+
+
+def simulated(models: Mapping[str, Model], of_set: Results) -> list[Results]:
+    """SIMULATED: p50 and p99 of policies on more cores, at shares of the cores' time if each request has one."""
+    found = []
+    for cores in CORES:
+        sizes = ModelPolicy().sizes(cores)
+        by_cores = {name: {count: amdahl_us(of_set["by_cores_us"][name], count) for count in sizes} for name in models}
+        policies = {
+            "one core": ServingPolicy({name: ModelPolicy(((math.inf, 1),), most_waiting=10**6) for name in models}),
+            "all cores": ServingPolicy(
+                {name: ModelPolicy(((math.inf, cores),), most_waiting=10**6) for name in models}
+            ),
+            "by the load": ServingPolicy({name: ModelPolicy(most_waiting=10**6) for name in models}),
+            "measured": ServingPolicy(
+                {
+                    name: ModelPolicy(cores_by_load(each, 1.0, cores), most_waiting=10**6)
+                    for name, each in by_cores.items()
+                }
+            ),
+        }
+        for share in SHARES:
+            rates = rates_of({name: each[1] for name, each in by_cores.items()}, share * cores)
+            arrivals = poisson(rates, 0.0, SIMULATED_REQUESTS / sum(rates.values()), seed=1)
+            for policy, each in policies.items():
+                for model, latencies_us in simulate(each, cores, arrivals, by_cores).items():
+                    ends = [quantile_under_load(latencies_us, part) for part in (0.5, 0.99)]
+                    values = [None if found is None else found.value for found in ends]
+                    row = dict(zip(("p50_us", "p99_us"), values, strict=True))
+                    found.append({"cores": cores, "share": share, "policy": policy, "model": model, **row})
+    return found
+
+
+def simulate(
+    policy: ServingPolicy, cores: int, arrivals: Sequence[Arrival], latency_us: Mapping[str, Mapping[int, float]]
+) -> dict[str, list[float]]:
+    """Microseconds from the arrival to the end of each request, by model; infinite if it is refused."""
+    dispatcher, ends, ended_s = (
+        Dispatcher(cores, policy, overlaps=False),
+        list[tuple[float, int]](),
+        [math.inf] * len(arrivals),
+    )
+
+    def start(starts: Sequence[Start], now_s: float) -> None:
+        for each in starts:
+            number = int(str(each.request))
+            ended_s[number] = now_s + latency_us[arrivals[number].model][len(each.block)] / 1e6
+            heapq.heappush(ends, (ended_s[number], number))
+
+    def finish(until_s: float) -> None:
+        while ends and ends[0][0] <= until_s:
+            now_s, number = heapq.heappop(ends)
+            start(dispatcher.ended(number, now_s), now_s)
+
+    for number, each in enumerate(arrivals):
+        finish(each.at_s)
+        try:
+            start(dispatcher.arrived(number, each.model, each.at_s), each.at_s)
+        except BusyError:
+            continue
+    finish(math.inf)
+    found: dict[str, list[float]] = {name: [] for name in latency_us}
+    for each, end_s in zip(arrivals, ended_s, strict=True):
+        found[each.model].append((end_s - each.at_s) * 1e6)
+    return found
+
+
+def simulated_table(rows: Sequence[Results]) -> Table:
+    """A row for each policy on each number of cores."""
+    cells = [
+        (
+            *(each["cores"], f"{each['share']:.0%}", each["model"], each["policy"]),
+            *("unknown" if each[key] is None else f"{each[key] / 1e3:.1f} ms" for key in ("p50_us", "p99_us")),
+        )
+        for each in rows
+    ]
+    return ["cores (simulated)", "load", "model", "policy", "p50", "p99"], cells
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Several models that share the cores of one process."""

@@ -1,0 +1,216 @@
+"""Decides which request starts when, and on which cores: without threads and without a clock of its own."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from iosched.jobs.serving.policy import ServingPolicy
+from iosched.models.errors import BusyError
+
+Block = tuple[int, ...]
+"""Numbers of adjacent cores. Blocks of one size do not overlap."""
+
+_LAST = 5  # runs whose median is the time of a model's run on blocks of one size
+_SHORTER = 0.9  # a larger block is used if a run takes at most this share of the time on a smaller one
+_RETRY = 64  # in each so many arrivals, one may use any block: times change
+
+
+def blocks_of(size: int, cores: int) -> tuple[Block, ...]:
+    """The blocks of `size` of the cores."""
+    return tuple(tuple(range(first, first + size)) for first in range(0, cores - size + 1, size))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A request that starts on these cores; it has them until it ends."""
+
+    request: Hashable
+    block: Block
+
+
+@dataclass(frozen=True)
+class _Running:
+    model: str
+    block: Block
+    began_s: float
+
+
+class _Times:
+    """How long runs of a model take.
+
+    Attributes:
+        sizes: the numbers of cores that they may have, the largest first.
+        useful: those that are not known to make no run shorter; all, if the policy chose them.
+        run_s: the median of the last runs, by number of cores.
+        work_s: core seconds that a request needs; 0 before the first run.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], *, is_chosen: bool) -> None:
+        self.sizes = self.useful = sizes
+        self.run_s: dict[int, float] = {}
+        self.work_s = 0.0
+        self._is_chosen = is_chosen
+        self._last_s: dict[int, deque[float]] = {size: deque(maxlen=_LAST) for size in sizes}
+
+    def add(self, size: int, took_s: float) -> None:
+        """Note a run; O(sizes)."""
+        last_s = self._last_s[size]
+        last_s.append(took_s)
+        self.run_s[size] = sorted(last_s)[len(last_s) // 2]
+        self.work_s = min([size * run_s for size, run_s in self.run_s.items()])
+        if self._is_chosen:
+            return
+        least_s, useful = math.inf, list[int]()
+        for each in reversed(self.sizes):
+            run_s = self.run_s.get(each, 0.0)
+            if run_s <= least_s * _SHORTER:
+                useful.append(each)
+            least_s = min(least_s, run_s or math.inf)
+        self.useful = tuple(reversed(useful))
+
+
+@dataclass
+class Dispatcher:
+    """The state of cores and requests. Each event returns the requests that start now.
+
+    A request takes the cores that are free, as many as its policy and the other waiting requests leave it: no core is
+    idle while a request waits. A short one may run on the cores of long ones, see `ServingPolicy.overlap_ratio`; its
+    block is `shared`. Times are seconds of any clock that never goes back.
+
+    Attributes:
+        cores: their number.
+        overlaps: whether requests may share cores.
+        load: core seconds that requests need in a second, over the cores; see `ModelPolicy.most_cores`.
+    """
+
+    cores: int
+    policy: ServingPolicy = field(default_factory=ServingPolicy)
+    overlaps: bool = True
+    load: float = 0.0
+    _at_s: float = -math.inf
+    _free: set[int] = field(default_factory=set)
+    _waiting: list[tuple[float, int, str, Hashable]] = field(default_factory=list)  # in the order in which they start
+    _waiting_of: Counter[str] = field(default_factory=Counter)
+    _running: dict[Hashable, _Running] = field(default_factory=dict)
+    _times: dict[str, _Times] = field(default_factory=dict)
+    _arrivals: int = 0
+
+    def __post_init__(self) -> None:
+        self._free = set(range(self.cores))
+
+    @property
+    def shared(self) -> Block:
+        """Stands for the cores of running requests, which one more request may share."""
+        return (self.cores,)
+
+    @property
+    def running(self) -> Mapping[Hashable, Block]:
+        """The cores of each running request."""
+        return {request: run.block for request, run in self._running.items()}
+
+    @property
+    def waiting(self) -> tuple[Hashable, ...]:
+        """The waiting requests in the order in which they start."""
+        return tuple(request for *_, request in self._waiting)
+
+    def arrived(self, request: Hashable, model: str, now_s: float) -> list[Start]:
+        """A request arrives.
+
+        Raises:
+            BusyError: too many requests of this model wait. Nothing has changed then, but the load.
+        """
+        own = self.policy.of(model)
+        self._pass_time(now_s, model)
+        if not self._free and self._waiting_of[model] >= own.most_waiting:
+            raise BusyError(f"{own.most_waiting} requests of {model!r} wait already: try again later")
+        self._arrivals += 1
+        due_s = now_s - own.priority * self.policy.priority_s + self._work_s(model) * self.policy.length_weight
+        insort(self._waiting, (due_s, self._arrivals, model, request))
+        self._waiting_of[model] += 1
+        return list(self._starts(now_s))
+
+    def ended(self, request: Hashable, now_s: float) -> list[Start]:
+        """A request is over: it ran, failed, or was given up while it waited."""
+        run = self._running.pop(request, None)
+        if run is None:
+            self._drop(request)
+            return []
+        if run.block == self.shared:
+            return list(self._starts(now_s))
+        self._free.update(run.block)
+        self._times_of(run.model).add(len(run.block), now_s - run.began_s)
+        return list(self._starts(now_s))
+
+    def drop_waiting(self) -> tuple[Hashable, ...]:
+        """Drop all waiting requests and return them."""
+        dropped = self.waiting
+        self._waiting.clear()
+        self._waiting_of.clear()
+        return dropped
+
+    def _drop(self, request: Hashable) -> None:
+        for index, (*_, model, waiting) in enumerate(self._waiting):
+            if waiting == request:
+                del self._waiting[index]
+                self._waiting_of[model] -= 1
+                return
+
+    def _pass_time(self, now_s: float, model: str) -> None:
+        """The load after a request of `model`: each counts with its core seconds, the less the longer ago."""
+        self.load *= math.exp((self._at_s - now_s) / self.policy.load_s)
+        self._at_s = now_s
+        self.load += self._work_s(model) / (self.policy.load_s * self.cores)
+
+    def _work_s(self, model: str) -> float:
+        return self._times_of(model).work_s
+
+    def _times_of(self, model: str) -> _Times:
+        found = self._times.get(model)
+        if found is None:
+            own = self.policy.of(model)
+            found = self._times[model] = _Times(own.sizes(self.cores), is_chosen=bool(own.cores))
+        return found
+
+    def _starts(self, now_s: float) -> Iterator[Start]:
+        while self._waiting and self._free:
+            *_, model, _ = self._waiting[0]
+            own = self.policy.of(model)
+            most = min(own.most_cores(self.load, self.cores), max(1, len(self._free) // len(self._waiting)))
+            times = self._times_of(model)
+            sizes = times.useful if self._arrivals % _RETRY else times.sizes
+            block = next(self._free_blocks(sizes, most))
+            self._free.difference_update(block)
+            yield self._start(0, block, now_s)
+        if (index := self._overlapping(now_s)) is not None:
+            yield self._start(index, self.shared, now_s)
+
+    def _start(self, index: int, block: Block, now_s: float) -> Start:
+        *_, model, request = self._waiting.pop(index)
+        self._waiting_of[model] -= 1
+        self._running[request] = _Running(model, block, now_s)
+        return Start(request, block)
+
+    def _overlapping(self, now_s: float) -> int | None:
+        """The first waiting request that is short enough to share cores."""
+        ratio = self.policy.overlap_ratio
+        if not self._waiting or not self.overlaps or ratio is None or self._is_shared():
+            return None
+        left_s = min(map(self._end_s, self._running.values())) - now_s
+        short = (0 < self._work_s(model) * ratio <= left_s for *_, model, _ in self._waiting)
+        return next((index for index, is_short in enumerate(short) if is_short), None)
+
+    def _is_shared(self) -> bool:
+        return any(run.block == self.shared for run in self._running.values())
+
+    def _end_s(self, run: _Running) -> float:
+        """When the request is expected to end; when it began if that is unknown."""
+        return run.began_s + self._times_of(run.model).run_s.get(len(run.block), 0.0)
+
+    def _free_blocks(self, sizes: tuple[int, ...], most: int) -> Iterator[Block]:
+        for size in sizes:
+            if size <= most:
+                yield from (block for block in blocks_of(size, self.cores) if self._free.issuperset(block))

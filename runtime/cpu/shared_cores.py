@@ -1,0 +1,162 @@
+"""Cores of this CPU on which several models run at the same time, each on a block of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from iosched.models.model import Model
+from iosched.runtime.cores import allowed_cpus, is_time_shared
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.lane_cpus import LaneCpus, unpinned
+from iosched.runtime.cpu.native import NativeRuntime
+from iosched.runtime.cpu.remarks import core_remarks
+from iosched.runtime.cpu.shipped import is_by_schedule, reference_settings, shipped_executor
+from iosched.runtime.executor import Executor, Runnable
+from iosched.runtime.inputs import Arrays
+from iosched.runtime.memory import check_fits
+from iosched.runtime.reference import Reference
+from iosched.runtime.shared_cores import Block
+from iosched.scheduler.document import ScheduleDocument
+
+
+class CpuCores:
+    """See `SharedCores`. All models run on the same threads: each block of cores has its own, and its own arena."""
+
+    def __init__(self, count: int) -> None:
+        """Take `count` cores, as `LaneCpus` does."""
+        self._claimed = LaneCpus(count)
+        self._cpus = self._claimed.of(count)
+        self._runtimes: dict[Block, NativeRuntime] = {}
+        self._lock = Lock()
+        self._weights: WeakValueDictionary[object, np.ndarray] = WeakValueDictionary()
+
+    @property
+    def count(self) -> int:
+        """Number of cores."""
+        return self._claimed.lanes
+
+    @property
+    def overlaps(self) -> bool:
+        """Not under a quota, which one thread more may use up, and not on cores that others may use."""
+        return not is_time_shared() and (self.count > 1 or len(allowed_cpus()) == 1)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the cores."""
+        return core_remarks(self._claimed)
+
+    def executors(
+        self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        """See `SharedCores`."""
+        check_fits(model.graph)
+        if document is not None and is_by_schedule(document) and (found := self._by_schedule(model, document, blocks)):
+            return found
+        return self._shipped(model, document, blocks)
+
+    def close(self) -> None:
+        """Free threads and release the processors. May be called again."""
+        for runtime in self._runtimes.values():
+            runtime.close()
+        self._claimed.close()
+
+    def _by_schedule(
+        self, model: Model, document: ScheduleDocument, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        """Empty if no plan can be made for the model."""
+        found: dict[Block, Executor] = {}
+        sharing: NativeRuntime | None = None
+        for size in dict.fromkeys(map(len, blocks)):
+            own = [block for block in blocks if len(block) == size]
+            with CpuBackend(model, lanes=size, units=document.units) as backend:
+                if not backend.is_supported():
+                    return {}
+                backend.share_weights(self._weights)
+                hosts: list[tuple[NativeRuntime | None, Sequence[int]]] = []
+                for block in own:
+                    if backend.is_native:
+                        sharing = NativeRuntime(sharing, host=self._runtime(block))
+                    hosts.append((sharing, self._lane_cpus(block)))
+                compiled = backend.compile_on(document.schedule, hosts)
+            kind = "compiled" if backend.is_native else "Python"
+            description = f"iosched, {size} threads, {kind} executor"
+            for block, each in zip(own, compiled, strict=True):
+                is_pinned = block != (self.count,)  # by the executor
+                found[block] = Executor(each if is_pinned else _Pinned(each, self._cpus), description)
+        return found
+
+    def _shipped(
+        self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        found: dict[Block, Executor] = {}
+        single: Executor | None = None
+        for block in blocks:
+            cpus, opened = self._cpus_of(block), single if len(block) == 1 else None
+            if opened is None or opened.by != "reference":  # a session of one thread has none of its own
+                with on_cpus(cpus):  # threads of a library inherit the processors
+                    opened = _opened(model, document, len(block))
+            single = opened if len(block) == 1 else single
+            found[block] = replace(opened, runnable=_Pinned(opened.runnable, cpus))
+        return found
+
+    def _runtime(self, block: Block) -> NativeRuntime:
+        with self._lock:
+            if block not in self._runtimes:
+                self._runtimes[block] = NativeRuntime()
+            return self._runtimes[block]
+
+    def _lane_cpus(self, block: Block) -> tuple[int, ...]:
+        return unpinned(1) if block == (self.count,) else self._cpus_of(block)
+
+    def _cpus_of(self, block: Block) -> tuple[int, ...]:
+        return self._cpus if block == (self.count,) else tuple(self._cpus[core] for core in block)
+
+
+def _opened(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
+    if document is not None and document.is_on_openvino:
+        return shipped_executor(model, document, lanes)
+    settings = reference_settings(document, lanes)
+    session = Reference(model, settings, keeps_spinning=False)  # its idle threads would disturb other models
+    return Executor(session, f"onnxruntime, {settings.description}", by="reference")
+
+
+@contextmanager
+def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
+    """Run the calling thread on these processors; negative numbers mean unpinned."""
+    if min(cpus) < 0:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):  # the process may no longer use them
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pinned:
+    """A model whose calling thread runs on its processors."""
+
+    runnable: Runnable
+    cpus: tuple[int, ...]
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        with on_cpus(self.cpus):
+            return self.runnable.run(inputs)
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        with on_cpus(self.cpus):
+            return self.runnable.time(inputs, repeats)
+
+    def close(self) -> None:
+        self.runnable.close()

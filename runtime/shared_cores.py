@@ -1,0 +1,60 @@
+"""Cores that several models share, whatever device they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from iosched.runtime.executor import Executor
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.scheduler.document import ScheduleDocument
+
+Block = tuple[int, ...]
+"""Numbers of cores, from 0. The number of all cores stands for any of them, whether it is taken or not."""
+
+
+class SharedCores(Protocol):
+    """Cores of this process on which several models run at the same time, each on a block of them."""
+
+    @property
+    def count(self) -> int:
+        """Number of cores."""
+        ...
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a block of any core is allowed: one thread more than there are cores, for a short time."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user about the cores."""
+        ...
+
+    def executors(
+        self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
+    ) -> Mapping[Block, Executor]:
+        """Open `model` on each of the blocks, in the way that its document ships.
+
+        Executors of blocks with the same core may not run at the same time. They share weights and kernels.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed, or there is too little memory.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free threads and cores. May be called again."""
+        ...
+
+
+@runtime_checkable
+class SharesCores(Protocol):
+    """Optional part of a device on whose cores several models may run at the same time."""
+
+    def shared_cores(self, count: int | None = None) -> SharedCores:
+        """Take cores; default: all that affinity and quota allow."""
+        ...

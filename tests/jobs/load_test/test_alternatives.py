@@ -1,0 +1,86 @@
+"""Each alternative computes what onnxruntime computes, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from small_models import chains
+
+from iosched.jobs.load_test import alternatives
+from iosched.jobs.load_test.alternatives import OPENERS, Served, default_settings
+from iosched.jobs.load_test.load_test import served_alone
+from iosched.jobs.load_test.model_process import ModelProcess
+from iosched.models.errors import ExecutionError
+from iosched.profiler.baselines.names import UNDER_LOAD
+from iosched.runtime.compare import compare
+from iosched.runtime.openvino import library
+from iosched.runtime.reference import ReferenceSettings
+
+
+@pytest.fixture(scope="module")
+def served() -> dict[str, Served]:
+    return {name: served_alone(model, 1) for name, model in chains(2).items()}
+
+
+@pytest.mark.parametrize("name", OPENERS)
+def test_outputs_are_those_of_onnxruntime_on_many_requests(name: str, served: dict[str, Served]) -> None:
+    if name == "openvino-streams" and not library.available():
+        pytest.skip("OpenVINO is not installed")
+    opened = OPENERS[name](served, 2)
+    try:
+        answers = [(model, opened.submit(model)) for _ in range(8) for model in served]
+        for model, answer in answers:
+            assert compare(answer.result(), served[model].expected).passed
+    finally:
+        opened.close()
+    with pytest.raises(RuntimeError):
+        opened.submit("a")
+
+
+def test_every_alternative_has_a_description() -> None:
+    assert set(OPENERS) <= set(UNDER_LOAD)
+
+
+def test_models_that_were_opened_are_freed_if_the_next_one_fails(served: dict[str, Served]) -> None:
+    freed = []
+
+    class Runnable:
+        def run(self, inputs: object) -> dict[str, object]:
+            return {}
+
+        def close(self) -> None:
+            freed.append(self)
+
+    def opener(model: object) -> Runnable:
+        if model is list(served.values())[1].model:
+            raise ExecutionError("no memory")
+        return Runnable()
+
+    with pytest.raises(ExecutionError, match="no memory"):
+        alternatives.calls(served, opener, dict.fromkeys(served, ThreadPoolExecutor(1)))
+    assert len(freed) == 1
+
+
+def test_default_settings_leave_the_whole_machine_to_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternatives, "allowed_cpus", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(alternatives, "has_whole_machine", lambda: True)
+    assert default_settings(4) == ReferenceSettings("sequential", 4, binds_threads=True)
+    assert default_settings(2) == ReferenceSettings("sequential", 2)
+    monkeypatch.setattr(alternatives, "has_whole_machine", lambda: False)
+    assert default_settings(4) == ReferenceSettings("sequential", 4)
+
+
+def test_a_process_that_ends_early_is_an_error_not_a_wait(served: dict[str, Served]) -> None:
+    each = next(iter(served.values()))
+    process = ModelProcess(each.model, ReferenceSettings())
+    try:
+        assert compare(process.run(each.inputs), each.expected).passed
+        os.kill(process.pid, 9)
+        with pytest.raises(ExecutionError, match="ended early"):
+            process.run(each.inputs)
+    finally:
+        process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
