@@ -20,13 +20,13 @@ from small_models import FLOAT, branches, node, proto_of, run, weight
 import iosched
 from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.jobs.serving.core_pool import CorePool
-from iosched.jobs.serving.dispatcher import Block
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.jobs.serving.served_models import ServedModels
 from iosched.models.errors import BusyError, ExecutionError, UsageError
 from iosched.runtime.compare import compare
 from iosched.runtime.executor import Executor
 from iosched.runtime.plan_files import PlanInterface
+from iosched.runtime.shared_cores import Block
 
 CORES = 4
 Arrays = dict[str, np.ndarray]
