@@ -40,6 +40,8 @@ _LEAST_PATIENCE_S = 0.5
 _SENDING = 0.7
 """Share of the time in which requests that count are sent by default; the rest warms up, waits and drains."""
 _LONE_RUNS, _LONE_S = 30, 1.0
+_MORE = 1.1
+"""A random number of requests may be this much lower than expected."""
 _LATE = 0.2
 """The sender is late if it exceeds this share of the latency of the fastest model."""
 
@@ -117,7 +119,11 @@ class LoadResult:
         least = least_samples(0.99)
         for row in self.first:
             if row.requests < least:
-                more = "" if not row.requests else f": use --duration {math.ceil(least / row.requests * row.seconds)}"
+                more = (
+                    ""
+                    if not row.requests
+                    else f": use --duration {math.ceil(_MORE * least / row.requests * row.seconds)}"
+                )
                 yield f"{row.requests} requests of {row.model} are too few for p99, which takes {least}{more}."
 
     def _late(self) -> Iterator[str]:
@@ -139,7 +145,7 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
     Outputs of each alternative are compared with those of onnxruntime before.
 
     Raises:
-        UsageError: a name is unknown, or inputs of a model cannot be made up.
+        UsageError: inputs of a model cannot be made up.
         DeviceError: onnxruntime is not installed, or no alternative can be opened.
         MismatchError: iosched computes other outputs than onnxruntime.
         ExecutionError: a run does not end.
@@ -151,7 +157,7 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
     missing: dict[str, str] = {}
     with ExitStack() as stack:
         opened: dict[str, Alternative] = {}
-        for name in settings.names or OPENERS:
+        for name in dict.fromkeys(settings.names or OPENERS):
             observer.progress(len(opened), None, f"opening {name}")
             try:
                 opened[name] = _checked(name, served, threads)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,7 +67,7 @@ class ModelProcess:
         """Runs the model once in the process; returns the outputs that it computed first."""
         del inputs
         assert self._process.stdin is not None
-        with self._asking:
+        with self._asking, suppress(BrokenPipeError):  # then it says nothing
             print(file=self._process.stdin, flush=True)
         with self._hearing:
             self._hear(_DONE)

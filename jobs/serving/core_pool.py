@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from iosched.jobs.serving.dispatcher import Block, Dispatcher, Start
+from iosched.jobs.serving.dispatcher import Dispatcher, Start
 from iosched.jobs.serving.policy import ServingPolicy
 from iosched.models.errors import BusyError, UsageError
+from iosched.runtime.shared_cores import Block
 
 
 @dataclass(eq=False)

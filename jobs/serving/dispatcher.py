@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from iosched.jobs.serving.policy import ServingPolicy
 from iosched.models.errors import BusyError
-
-Block = tuple[int, ...]
-"""Numbers of adjacent cores. Blocks of one size do not overlap."""
+from iosched.runtime.shared_cores import Block
 
 _LAST = 5  # runs whose median is the time of a model's run on blocks of one size
 _SHORTER = 0.9  # a larger block is used if a run takes at most this share of the time on a smaller one
@@ -20,7 +18,7 @@ _RETRY = 64  # in each so many arrivals, one may use any block: times change
 
 
 def blocks_of(size: int, cores: int) -> tuple[Block, ...]:
-    """The blocks of `size` of the cores."""
+    """The blocks of `size` of the cores, which do not overlap."""
     return tuple(tuple(range(first, first + size)) for first in range(0, cores - size + 1, size))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import onnx
 import pytest
 from example_scripts import EXAMPLES, environment
 from shipped import optimized_file
-from small_models import branches, chain, data, run
+from small_models import branches, chain, data, node, proto_of, run, weight
 
 import iosched
 
@@ -149,12 +150,20 @@ def test_each_model_answers_its_own_requests(service: Service) -> None:
 
 
 def test_requests_that_exceed_the_queue_are_refused(tmp_path: Path) -> None:
-    path = optimized_file(tmp_path / "branches.iosched.onnx", branches())
-    with ready(Service(path, "--waiting", "0")) as found, ThreadPoolExecutor(16) as callers:
-        answers = list(callers.map(lambda _: found.call("POST", INFER, request()), range(400)))
+    """And those that wait for too long."""
+    names = ["x", *(f"a{number}" for number in range(20)), "y"]
+    nodes = [node("MatMul", [read, "w"], [written]) for read, written in pairwise(names)]  # takes milliseconds
+    onnx.save(proto_of(nodes, {"x": [1, 1000]}, ["y"], {"w": weight(1000, 1000)}), tmp_path / "slow.onnx")
+    body = request([1.0] * 1000, shape=[1, 1000])
+    service = Service(tmp_path / "slow.onnx", "--waiting", "2", "--timeout", "0.005")
+    with ready(service) as found, ThreadPoolExecutor(16) as callers:
+        answers = list(callers.map(lambda _: found.call("POST", "/v2/models/slow/infer", body), range(200)))
     assert {status for status, _ in answers} == {200, 503}
-    assert {answer["error"] for status, answer in answers if status == 503} == {
-        "0 requests of 'branches' wait already: try again later"
+    texts = {answer["error"] for status, answer in answers if status == 503}
+    assert "2 requests of 'slow' wait already: try again later" in texts
+    assert texts <= {
+        "2 requests of 'slow' wait already: try again later",
+        "no core became free for the request of 'slow' in time: try again later",
     }
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosched.jobs.serving.dispatcher import Block, Dispatcher, Start, blocks_of
+from iosched.jobs.serving.dispatcher import Dispatcher, Start, blocks_of
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.models.errors import BusyError, UsageError
+from iosched.runtime.shared_cores import Block
 
 MODELS = ("a", "b", "c")
 

@@ -1,4 +1,4 @@
-"""Requests of several threads in 10,000 orders: each gets its own answer, whatever happens to the others."""
+"""Requests of several threads in 10,000 orders: each gets its own answer, whatever happens to others and to models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from small_models import FLOAT, branches, node, proto_of, run, weight
 import iosched
 from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.jobs.serving.core_pool import CorePool
-from iosched.jobs.serving.dispatcher import Block
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.jobs.serving.served_models import ServedModels
-from iosched.models.errors import BusyError, ExecutionError
+from iosched.models.errors import BusyError, ExecutionError, UsageError
 from iosched.runtime.compare import compare
+from iosched.runtime.executor import Executor
+from iosched.runtime.plan_files import PlanInterface
+from iosched.runtime.shared_cores import Block
 
 CORES = 4
 Arrays = dict[str, np.ndarray]
@@ -96,6 +98,8 @@ class Asked:
     seed: int
     timeout_s: float | None = None
     fails: bool = False
+    found: LoadedModel | None = None  # when it arrived
+    ran_on: Any = None
     block: Block | None = None
     outputs: Arrays | None = None
     error: Exception | None = None
@@ -108,6 +112,7 @@ class Case:
     served: ServedModels
     threads: Interleaving
     asked: list[Asked] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
     own: threading.local = field(default_factory=threading.local)
 
     def ask(self, request: Asked) -> None:
@@ -115,12 +120,63 @@ class Case:
         self.threads.spawn(partial(self._ask, request))
 
     def _ask(self, request: Asked) -> None:
-        self.own.request = request
+        self.own.request, request.found = request, self.served._models.get(request.name)  # type: ignore[assignment]
         inputs = TOO_LARGE if request.fails else inputs_of(request.name, request.seed)
         try:
             request.outputs = self.served.run(request.name, inputs, request.timeout_s)
         except iosched.IoschedError as error:
             request.error = error
+
+    def replace(self) -> None:
+        self.served.replace("a", "a")
+
+    def remove_and_add(self) -> None:
+        self.served.remove("c")
+        self.threads.pause()
+        self.served.add("c", "c")
+
+    def version(self, name: str, runnable: Any) -> Version:
+        """A model of this name, which leaves its plans open for other cases."""
+        executor = Executor(Kept(runnable, self), "kept")
+        interface = PlanInterface(runnable.model.inputs, runnable.model.outputs)
+        found = Version.of_plan(executor, name, interface, lambda: (runnable.model.model, None))
+        found.case = self
+        self.versions.append(found)
+        return found
+
+
+class Version(LoadedModel):
+    """A model whose `close` lets other threads go on while it waits for runs."""
+
+    case: Case
+
+    def close(self) -> None:
+        self.case.threads.pause(lambda: not self._runs._going)
+        super().close()
+
+
+@dataclass(eq=False)
+class Kept:
+    """The plans of a model, of which one version closes nothing."""
+
+    inner: Any
+    case: Case
+    going: int = 0
+    closed: int = 0
+
+    def run(self, inputs: Arrays) -> Arrays:
+        assert not self.closed
+        self.case.own.request.ran_on = self
+        self.going += 1
+        try:
+            found: Arrays = self.inner.run(inputs)
+            return found
+        finally:
+            self.going -= 1
+
+    def close(self) -> None:
+        assert not self.going
+        self.closed += 1
 
 
 @dataclass(eq=False)
@@ -146,29 +202,43 @@ Cases = Callable[[Interleaving, CorePool], Case]
 
 
 @pytest.fixture
-def observed(served: ServedModels, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cases]:
+def observed(served: ServedModels, monkeypatch: pytest.MonkeyPatch) -> Cases:
     """Makes a case of the models, on a pool of its own."""
-    runnables = [served.models[name]._executor.runnable for name in PROTOS]  # type: ignore[union-attr]
-    executors = [Observed(each, block) for found in runnables for block, each in found.on.items()]
-    by_model = iter(executors)
-    for found in runnables:
-        monkeypatch.setattr(found, "on", {block: next(by_model) for block in found.on})
+    models: dict[str, Any] = dict(served.models)
+    runnables = {name: model._executor.runnable for name, model in models.items()}
+    executors = []
+    for name, found in runnables.items():
+        own = {block: Observed(each, block) for block, each in found.on.items()}
+        monkeypatch.setattr(found, "on", own)
+        monkeypatch.setattr(found, "model", models[name], raising=False)
+        executors += own.values()
 
     def made(threads: Interleaving, pool: CorePool) -> Case:
         case = Case(served, threads)
         for each in executors:
             each.case = case
-        for found in runnables:
+        for found in runnables.values():
             monkeypatch.setattr(found, "pool", pool)
         monkeypatch.setattr(served, "_pool", pool)
+        monkeypatch.setattr(served, "_opened", lambda name, _: case.version(name, runnables[name]))
+        monkeypatch.setattr(served, "_models", {name: case.version(name, own) for name, own in runnables.items()})
         return case
 
     return made
 
 
 def check(case: Case, alone: dict[tuple[str, Block, int], Arrays]) -> None:
-    """Each request has its own outputs, bit by bit, or an error of its own."""
+    """Each request has its own outputs, bit by bit, of the model that it found, or an error of its own."""
+    for version in case.versions:
+        kept = version._executor.runnable
+        assert isinstance(kept, Kept)
+        assert kept.closed == (version not in case.served._models.values())
     for request in case.asked:
+        if request.found is None:
+            assert isinstance(request.error, UsageError)
+            assert request.name == "c"
+            continue
+        assert request.ran_on is request.found._executor.runnable
         if request.outputs is None:
             expected = (BusyError, ExecutionError) if request.fails else BusyError
             assert isinstance(request.error, expected)
@@ -189,6 +259,8 @@ def interleave(made: Cases, seed: int) -> tuple[Case, CorePool]:
         name = draw.choice("aabc")
         timeout_s = draw.choice((None, None, 0.0, 0.05))
         case.ask(Asked(name, draw.randrange(8), timeout_s, fails=name == "b" and draw.random() < 0.5))
+    for change in draw.sample((case.replace, case.replace, case.remove_and_add), draw.randrange(4)):
+        threads.spawn(change)
     threads.run()
     return case, pool
 
@@ -205,4 +277,4 @@ def test_each_request_gets_what_its_plan_computes_alone(
         assert not pool._dispatcher.waiting
         assert len(pool._dispatcher._free) == CORES
         ended.update("ran" if each.error is None else type(each.error).__name__ for each in case.asked)
-    assert min(ended[kind] for kind in ("ran", "BusyError", "ExecutionError")) > count / 20
+    assert min(ended[kind] for kind in ("ran", "BusyError", "ExecutionError", "UsageError")) > count / 20
