@@ -56,17 +56,18 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
 
 
 def open_on_gpu(setup: GpuSetup) -> Candidate:
-    """Opens onnxruntime with its CUDA provider, which leaves operators without a kernel to the CPU.
+    """Opens onnxruntime with the provider of `setup`, which leaves operators without a kernel to the CPU.
 
     Raises:
-        DeviceError: there is no CUDA provider, or it does not compute in this precision.
+        DeviceError: the provider is missing, or it does not compute in this precision.
         InvalidModelError: onnxruntime refuses the model.
     """
     if setup.precision.name == "fp16":
         raise DeviceError("computes in the model's own types, not in fp16")
     provider, stream = setup.provider, setup.driver.new_stream()
+    kind = provider.name.removesuffix("ExecutionProvider")
     if not provider.is_there():
-        raise DeviceError(f"has no CUDA provider; {how_to_install(provider.index)}")
+        raise DeviceError(f"has no {kind} provider; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -75,7 +76,7 @@ def open_on_gpu(setup: GpuSetup) -> Candidate:
     providers = [(provider.name, provider.with_stream(handle))]
     session = open_session(source, options, providers=providers)
     if provider.name not in session.get_providers():
-        raise DeviceError(f"cannot load its CUDA provider; {how_to_install(provider.index)}")
+        raise DeviceError(f"cannot load its {kind} provider; {how_to_install(provider.index)}")
     binding = session.io_binding()
     make = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: make(array, provider.device, provider.index) for name, array in setup.inputs.items()}
