@@ -1,220 +1,265 @@
-"""Everything on one GPU, in pieces that fit a machine whose calls are cut off at ten minutes.
+"""Evidence of one GPU, V100 to B200: correctness, latencies beside other programs, and the analytic model fitted to it.
 
-    python benchmarks/gpu.py --first            # under three minutes: the four networks in fp32 and fp16, batch 1
-    python benchmarks/gpu.py --list             # all pieces, how long each takes, and what is missing
-    python benchmarks/gpu.py --piece tests      # one of them; called again it measures only what is missing
-    python benchmarks/gpu.py --all              # the next ones, in the order of their value, for nine minutes
-    python benchmarks/gpu_report.py benchmarks/results/gpu.json         # tables of all that was measured so far
+    python benchmarks/gpu.py --evidence --seconds 540    # pieces in the order of their value; again: what is missing
+    python benchmarks/gpu.py --list                      # pieces, estimated seconds, and what is missing
+    python benchmarks/gpu.py --piece outputs             # one of them
 
-Every case is measured in a process of its own, so that a GPU that is lost there costs one case. The results file is
-written after every step of every case. A case that ended its process is tried again after all others, twice at most.
-All alternatives of a case are measured in turn in one process, A B C A B C; while one case has the GPU, the network of
-the next is built. Beside the results lies a profile database (gpu.db), from which a later call goes on with a search:
-on a machine that keeps nothing between calls, bring both back. Needs what the extra [cuda] installs, and PyTorch, JAX
-and onnxruntime's CUDA provider for the ways that these are.
+All that a later call needs is in the folder of `--output`: `results.json`, written after each case, `profile.db`, and
+`report.md` with tables of what there is. A machine that keeps nothing gets the folder back before the next call.
+Each case has a process of its own, so a GPU that is lost there, or a hang, costs one case; it is tried again after all
+others, twice at most. While one has the GPU, the next one imports and builds what needs none. Needs what the extra
+[cuda] installs; TensorRT and PyTorch are compared where installed, and the report has the reasons where not.
+
+Options:
+    --piece: only this one; more than once for several
+    --seconds: no case begins that would take longer, by estimate, and none goes on
+    --gpu: its number in CUDA
+    --output: folder of results
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpu_cases import CALL_S, PIECES, Case, key_of
-from gpu_child import CASE, NO_GPU, Child, Children, NoGpuError
-from gpu_report import case_row
-from gpu_results import Results, ResultsError, load_results
-from testbed import read_options, refuse
+from gpu_cases import MOST_S, PIECES, ROOT, Case
+from gpu_report import FORMAT, VERSION, case_row, known_cases, page
+from testbed import keep_results, known_results, read_options, refuse
 
-RESULTS = Path(__file__).parent / "results" / "gpu.json"
+CASE = (sys.executable, str(Path(__file__).with_name("gpu_case.py")))
+RESULTS, RUNNING, DATABASE = "results.json", "running.json", "profile.db"
+NO_GPU = 3
+"""Exit code of a case without a GPU, or with another one than the results are of."""
 
-LEAST_PART = 0.5
-"""No case is begun in less than this part of the time that it is estimated to take."""
+MOST_ATTEMPTS = 3
+MOST_TIMES, START_S = 2.0, 60.0
+"""A case is ended after n times its estimate, and what imports may take on a machine that has read nothing yet."""
 
-MOST_TIMES = 2.0
-"""A case is ended when it has taken n times as long as it should, if others wait for the time."""
+CLOSING_S = 5.0
+_STDERR = 2
+ABOUT = {"complete", "seconds", "gpu", "about"}
+"""Of what was found, all that is no result."""
 
 
-CLOSING_S = 4.0
-"""Left at the end, so that nothing which is nearly done is cut off."""
+class NoGpuError(Exception):
+    """There is no GPU to measure on; the case's process said why."""
 
 
-def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
-    """Runs what is asked for; the exit code is 3 where there is no GPU, and 1 where a case failed."""
-    pieces = {"action": "append", "choices": tuple(PIECES)}
-    options = read_options(
-        __file__, words, first=False, piece=pieces, all=False, list=False, only="", seconds=float, again=False, gpu=0,
-        profile_db=Path, output=RESULTS,
-    )  # fmt: skip
-    if sum(map(bool, (options.first, options.piece, options.all, options.list))) != 1:
-        refuse("ask for one of --first, --piece, --all and --list")
-    try:
-        results = load_results(options.output)
-    except ResultsError as error:
-        refuse(str(error))
-    if options.list:
-        print("\n".join(_listed(results)))
-        return 0
-    cases = _chosen(options)
-    if not cases:
-        refuse("no such case: --list tells the pieces")
-    if options.again:
-        results.again(cases)
-    database = options.profile_db or options.output.with_suffix(".db")
-    folder = options.output.parent.resolve()
-    children = Children(options.gpu, lambda: results.gpu, database.resolve(), folder, command)
-    signal.signal(signal.SIGTERM, _terminated)
-    try:
-        measure(cases, results, children, _seconds(options))
-    except NoGpuError:
-        return NO_GPU
-    except KeyboardInterrupt:
-        _say("interrupted; what was measured is kept")
-        return 130
-    left = [key_of(case) for case in cases if results.state(case) != "done"]
-    print("\n".join(case_row(results.cases[key_of(case)]) for case in cases if key_of(case) in results.cases))
-    _say(f"missing: {', '.join(left)}" if left else "all measured")
-    return 1 if any(results.state(case) == "failed" for case in cases) else 0
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What was found so far, by the keys of the cases.
+
+    An entry has "state" ("begun", "done", "partial" with some of it, "failed"), "attempts", "reasons" (of attempts that
+    did not come to their end) and "found".
+    """
+
+    folder: Path
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Results:
+        """Those in the folder; also of a case that ran when the machine was taken away.
+
+        Raises:
+            ValueError: a file there is of something else.
+        """
+        found = cls(folder, dict(known_cases(folder)))
+        found.take(found.cases.get(known_results(folder / RUNNING).get("key", ""), {}))
+        return found
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that they are of; empty as long as there is none."""
+        return next((gpu for each in self.cases.values() if (gpu := (each["found"] or {}).get("gpu"))), "")
+
+    def state(self, case: Case) -> str:
+        """How far the case came; empty where it was never begun."""
+        return str(self.cases.get(case.key, {}).get("state", ""))
+
+    def missing(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases to measure: those that were begun most seldom first, so that none is in the way of others."""
+        attempts = {case: self.cases.get(case.key, {}).get("attempts", 0) for case in cases}
+        left = [case for case in cases if self.state(case) != "done" and attempts[case] < MOST_ATTEMPTS]
+        return sorted(left, key=attempts.__getitem__)
+
+    def begin(self, case: Case) -> None:
+        """Notes the attempt, in case this call never returns."""
+        entry = self.cases.setdefault(case.key, {"attempts": 0, "reasons": [], "found": None})
+        entry |= {"state": "begun", "attempts": entry["attempts"] + 1}
+        self.write()
+        (self.folder / RUNNING).unlink(missing_ok=True)
+
+    def take(self, entry: dict[str, Any]) -> str:
+        """Takes what the case's process has left into its entry, and returns its reason to end."""
+        record = known_results(self.folder / RUNNING)
+        if entry and record and (record["found"]["complete"] or not (entry["found"] or {}).get("complete")):
+            entry["found"] = record["found"]
+        return str(record.get("error", ""))
+
+    def end(self, case: Case, reason: str) -> None:
+        """Notes how the attempt ended: `reason` is empty if it came to its end."""
+        entry = self.cases[case.key]
+        reason = self.take(entry) or reason
+        entry["reasons"] += [reason] if reason else []
+        found = entry["found"] or {}
+        entry["state"] = "done" if found.get("complete") else "partial" if found.keys() - ABOUT else "failed"
+        self.write()
+
+    def forget(self, case: Case) -> None:
+        """Takes the last `begin` back: the case could not be begun; what it knows of the machine is kept."""
+        self.cases[case.key]["attempts"] -= 1
+        self.end(case, "")
+        if not self.cases[case.key]["found"]:
+            del self.cases[case.key]
+        self.write()
+
+    def write(self) -> None:
+        """Writes all of it."""
+        content = {"format": FORMAT, "version": VERSION, "cases": self.cases}
+        keep_results(self.folder / RESULTS, content, rivals=("torch",), goes_on=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Child:
+    """The process of a case. It has a process group of its own, so that what it starts ends with it."""
+
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def of(cls, case: Case, results: Results, gpu: int, command: Sequence[str]) -> Child:
+        """Starts the case, which leaves the GPU alone until `go`."""
+        words = [case.key, "--gpu", str(gpu), "--expected", results.gpu, "--output", str(results.folder)]
+        process = subprocess.Popen([*command, *words], stdin=subprocess.PIPE, stdout=_STDERR, process_group=0, cwd=ROOT)
+        return cls(process)
+
+    def go(self, limit_s: float) -> str:
+        """Lets the case have the GPU for so long, and returns why it did not come to its end; empty if it did.
+
+        Raises:
+            NoGpuError: there is no GPU, or it is another one than before.
+        """
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone, and its exit code tells why
+            self.process.stdin.write(f"{time.monotonic() + limit_s - CLOSING_S:.1f}\n".encode())
+            self.process.stdin.flush()
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return f"ended after {limit_s:.0f} s"
+        if code == NO_GPU:
+            raise NoGpuError
+        if code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        return f"its process ended with exit code {code}" if code else ""
+
+    def stop(self) -> None:
+        """Ends the process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+Begin = Callable[[Case], Child]
 
 
 def measure(
     cases: Sequence[Case],
     results: Results,
-    children: Children,
+    begin: Begin,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Measures what is missing of `cases` for at most that number of seconds, one after another.
 
-    What did not come to its end is tried again when all others had their turn, if there is time.
-
     Raises:
         NoGpuError: there is no GPU, or it is another one than before.
     """
     deadline = clock() + seconds
-    while (waiting := results.missing(cases)) and _measure_once(waiting, results, children, deadline, clock):
-        pass
-
-
-def _measure_once(
-    cases: Sequence[Case], results: Results, children: Children, deadline: float, clock: Callable[[], float]
-) -> int:
-    """Gives each of `cases` one turn as far as there is time, and returns how many had one."""
-    queue, count = _Queue(cases, children), 0
+    ready: dict[Case, Child] = {}
     try:
-        while (left_s := deadline - clock()) > 0 and queue.waits(left_s):
-            child = queue.prepared(left_s)
-            share_s, limit_s = queue.share(max(deadline - clock(), 0.0))
-            _measure_one(queue.next(), child, results, share_s, limit_s)
-            count += 1
+        while queue := [case for case in results.missing(cases) if case.seconds <= deadline - clock()]:
+            case, child = queue[0], ready.pop(queue[0], None) or begin(queue[0])
+            for other in [*ready]:
+                ready.pop(other).stop()
+            ready |= {other: begin(other) for other in queue[1:2]}
+            with _attempt(case, child, results):
+                limit_s = min(MOST_TIMES * case.seconds + START_S, deadline - clock(), MOST_S)
+                _say(f"{case.key}: {case.seconds:.0f} s, at most {limit_s:.0f} s")
+                results.end(case, child.go(limit_s))
+            _say(case_row(case.key, results.cases[case.key]))
     finally:
-        queue.close()
-    return count
+        for child in ready.values():
+            child.stop()
 
 
-def _measure_one(case: Case, child: Child, results: Results, seconds: float, limit_s: float) -> None:
-    _say(f"{key_of(case)}: {seconds:.0f} s")
+@contextmanager
+def _attempt(case: Case, child: Child, results: Results) -> Iterator[None]:
     results.begin(case)
-
-    def kept(record: Mapping[str, Any]) -> None:
-        results.keep(case, record)
-        _say(case_row(results.cases[key_of(case)]))
-
     try:
-        reason = child.go(seconds, limit_s, kept)
+        yield
     except NoGpuError:
         results.forget(case)
         raise
     except KeyboardInterrupt:
+        child.stop()
         results.end(case, "interrupted")
         raise
     finally:
         child.stop()
-    results.end(case, reason)
-    if reason:
-        _say(f"{key_of(case)}: {reason}")
 
 
-class _Queue:
-    """Cases that wait, of which the next one is prepared already."""
-
-    def __init__(self, cases: Sequence[Case], children: Children) -> None:
-        self._cases, self._children = list(cases), children
-        self._prepared: dict[str, Child] = {}
-
-    def waits(self, left_s: float) -> bool:
-        """Whether there is a case that fits into the time that is left; those before it that do not are left out."""
-        while self._cases and self._cases[0].estimate_s * LEAST_PART > left_s:
-            _say(f"{key_of(self._cases[0])}: no time left for it")
-            self._stop(self._cases.pop(0))
-        return bool(self._cases)
-
-    def prepared(self, most_s: float) -> Child:
-        """The process of the next case, once it has nothing left to do that needs no GPU."""
-        key = key_of(self._cases[0])
-        child = self._prepared[key] = self._prepared.get(key) or self._children.begin(self._cases[0])
-        child.prepare(most_s)
-        return child
-
-    def share(self, left_s: float) -> tuple[float, float]:
-        """The next case's share of the time, and when it is to be ended in any case.
-
-        The time is shared in proportion to the estimates by those cases that fit into it.
-        """
-        fits, total_s = 0, 0.0
-        while fits < len(self._cases) and (fits == 0 or total_s + self._cases[fits].estimate_s <= left_s):
-            total_s += self._cases[fits].estimate_s
-            fits += 1
-        share_s = max(left_s - CLOSING_S, 0.0) * self._cases[0].estimate_s / total_s
-        return share_s, left_s if fits == 1 else min(left_s, MOST_TIMES * share_s)
-
-    def next(self) -> Case:
-        """Takes the next case out, and starts to prepare the one behind it."""
-        case = self._cases.pop(0)
-        del self._prepared[key_of(case)]
-        if self._cases:
-            self._prepared[key_of(self._cases[0])] = self._children.begin(self._cases[0])
-        return case
-
-    def close(self) -> None:
-        """Ends the processes that were only prepared."""
-        for case in self._cases:
-            self._stop(case)
-
-    def _stop(self, case: Case) -> None:
-        if child := self._prepared.pop(key_of(case), None):
-            child.stop()
+def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
+    """Measures what is asked for; the exit code is 3 without a GPU, and 1 where a case failed."""
+    pieces = {"action": "append", "choices": tuple(PIECES)}
+    options = read_options(
+        __file__, words, evidence=False, piece=pieces, list=False, seconds=float("inf"), gpu=0, output=Path("evidence")
+    )
+    if sum(map(bool, (options.evidence, options.piece, options.list))) != 1:
+        refuse("ask for one of --evidence, --piece and --list")
+    try:
+        results = Results.of(options.output.resolve())
+    except ValueError as error:
+        refuse(str(error))
+    if options.list:
+        print("\n".join(_listed(results)))
+        return 0
+    return _measured(options, results, command)
 
 
-def _chosen(options: Namespace) -> list[Case]:
-    names = ["first"] if options.first else options.piece or list(PIECES)
-    wanted = options.only.split()
-    cases = [case for name in names for case in PIECES[name].cases]
-    return [case for case in cases if set(wanted) <= set(case.name.split())]
-
-
-def _seconds(options: Namespace) -> float:
-    if options.seconds is not None:
-        return float(options.seconds)
-    names = ["first"] if options.first else options.piece or []
-    return min(CALL_S, sum(PIECES[name].seconds for name in names) or CALL_S)
+def _measured(options: Namespace, results: Results, command: Sequence[str]) -> int:
+    cases = [case for name in options.piece or PIECES for case in PIECES[name].cases]
+    signal.signal(signal.SIGTERM, _terminated)
+    results.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        measure(cases, results, lambda case: Child.of(case, results, options.gpu, command), options.seconds)
+    except NoGpuError:
+        return NO_GPU
+    except KeyboardInterrupt:
+        _say("interrupted; what was measured is kept")
+        return 130
+    finally:
+        (results.folder / "report.md").write_text(page(results.cases), encoding="utf-8")
+    left = [case.key for case in cases if results.state(case) != "done"]
+    _say(f"missing: {', '.join(left)}" if left else "all measured")
+    return 1 if any(results.state(case) in ("partial", "failed") for case in cases) else 0
 
 
 def _listed(results: Results) -> list[str]:
-    lines = [f"{'piece':18s} {'done':>6s} {'about':>7s} {'most':>7s}"]
+    lines = [f"{'piece':18s} {'done':>6s} {'about':>7s}"]
     for piece in PIECES.values():
         done = sum(results.state(case) == "done" for case in piece.cases)
-        counts = f"{done:3d}/{len(piece.cases):<2d}"
-        lines.append(f"{piece.name:18s} {counts} {piece.estimate_s:5.0f} s {piece.seconds:5.0f} s  {piece.about}")
-        for case in piece.cases:
-            if results.state(case) not in ("", "done"):
-                reasons = results.cases[key_of(case)]["reasons"]
-                lines.append(f"    {case.name}: {results.state(case)}, {'; '.join(reasons) or 'never came back'}")
+        lines.append(f"{piece.name:18s} {done:3d}/{len(piece.cases):<2d} {piece.seconds:5.0f} s  {piece.about}")
+        entries: Mapping[str, Any] = {case.key: results.cases[case.key] for case in piece.cases if results.state(case)}
+        lines += [f"    {case_row(key, entry)}" for key, entry in entries.items() if entry["state"] != "done"]
     return lines
 
 

@@ -1,88 +1,222 @@
-"""Measures one network on one GPU, in a process of its own that `gpu.py` starts.
+"""Measures one case in a process of its own, which `gpu.py` starts.
 
-What needs no GPU comes first: imports, the network, what onnxruntime makes of it on the host, a schedule by the
-analytic model. Then it waits until it is told how long it may take. What was found is written to a pipe as a line of
-JSON after each step: our schedules that need no search beside other frameworks, and then all of these once more with
-what was searched for in the time that is left.
+The work without a GPU (imports, models, references) is done first, while another case may have the GPU. Results are in
+`running.json` of the folder after each step, where `gpu.py` finds them however the process ends.
 
 Options:
     case: its key in gpu_cases.py
     --expected: the name that the GPU must have
-    --pipe: number of the open file that records go to
-    --lock: file to lock while the host's cores are needed
+    --output: folder of the results and the profile database
 """
 
 from __future__ import annotations
 
-import json
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
+import traceback
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import Any
 
-from gpu_alternatives import CaseRun
-from gpu_cases import NetworkCase, case_of
-from gpu_child import ERROR, NO_GPU, READY
-from gpu_prepare import alone, prepare
-from testbed import read_options
+from gpu_cases import ROOT, Case, case_of
+from testbed import keep_results, known_results, read_options
 
-from iosched.models.errors import DeviceError, IoschedError
+from iosched.jobs.selftest import CheckResult, selftest
+from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
+from iosched.profiler.devices.cuda.device import about
+from iosched.profiler.devices.cuda.facts import cuda_facts
+from iosched.profiler.devices.facts import installed
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.reference import SelfCheck
 
-NEEDED = {"type": Path, "required": True}
+RESULTS, RUNNING, DATABASE = "results.json", "running.json", "profile.db"
+NO_GPU = 3
+"""Exit code without a GPU, or with another one than the results are of."""
 
-
-def main(words: Sequence[str], attached: Callable[[int], AttachedGpu] = attach) -> int:
-    """Prepares, waits, measures; the exit code is that of the process."""
-    options = read_options(
-        __file__, words, {"case": str}, gpu=0, expected="", pipe={"type": int, "required": True}, profile_db=NEEDED,
-        lock=NEEDED,
-    )  # fmt: skip
-    case = case_of(options.case)
-    assert isinstance(case, NetworkCase)
-    with options.lock.open("rb") as lock:
-        with alone(lock):
-            prepared = prepare(case, options.expected)
-        os.write(options.pipe, f"{READY}\n".encode())
-        told = sys.stdin.readline()
-        if not told:  # whoever started this is gone
-            return 1
-        deadline = float(told)  # of the clock that all processes have
-        gpu = _gpu(attached, options)
-        if gpu is None:
-            return NO_GPU
-        with os.fdopen(options.pipe, "w", encoding="utf-8") as pipe, ProfileDatabase(options.profile_db) as database:
-            return _told(lambda: CaseRun(case, prepared, gpu, database, deadline, lock), pipe)
+LINES = 15
+PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "tensorrt", "tensorrt-cu13", "tensorrt-cu12", "numpy")
+UNFINISHED = "did not come back"
 
 
-def _gpu(attached: Callable[[int], AttachedGpu], options: Namespace) -> AttachedGpu | None:
-    """The GPU, if it is there and the one that it should be; else stderr says why not."""
-    try:
-        gpu = attached(options.gpu)
-    except DeviceError as error:
-        print(f"nothing to measure on: {error}", file=sys.stderr)
-        return None
-    if options.expected in ("", gpu.name):
+@dataclass
+class Session:
+    """A case, its folder, and what it found so far.
+
+    Attributes:
+        found: its results, with those of earlier attempts.
+        deadline: of `time.monotonic`; known once it is the case's turn.
+    """
+
+    case: Case
+    options: Namespace
+    found: dict[str, Any]
+    deadline: float = float("inf")
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where all results are."""
+        return Path(self.options.output)
+
+    def wait(self) -> None:
+        """Waits for the case's turn; from then on the process, and those it started, end with `gpu.py`."""
+        if self.deadline == float("inf"):
+            self.deadline = float(sys.stdin.readline() or os._exit(1))
+            threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    @cached_property
+    def gpu(self) -> AttachedGpu:
+        """The GPU; waits for the case's turn.
+
+        Raises:
+            SystemExit: there is none, or it is another one.
+        """
+        self.wait()
+        return self.attach()
+
+    def attach(self) -> AttachedGpu:
+        """The GPU."""
+        try:
+            gpu = attach(self.options.gpu)
+        except DeviceError as error:
+            print(f"nothing to measure on: {error}", file=sys.stderr)
+            raise SystemExit(NO_GPU) from error
+        if self.options.expected not in ("", gpu.name):
+            print(f"the results are of {self.options.expected}, but here is {gpu.name}: give another --output")
+            raise SystemExit(NO_GPU)
+        self.found |= {"gpu": gpu.name, "about": {**about(gpu), **installed(PACKAGES)}}
         return gpu
-    print(f"the results are of {options.expected}, and here is {gpu.name}: give another file with -o", file=sys.stderr)
-    return None
+
+    @cached_property
+    def database(self) -> ProfileDatabase:
+        """Of all cases, also of earlier calls."""
+        return ProfileDatabase(self.folder / DATABASE)
+
+    def keep(self, *, complete: bool = False, error: str = "") -> None:
+        """Writes what was found so far."""
+        self.wait()
+        found = {**self.found, "seconds": self.seconds, "complete": complete}
+        record = {"key": self.case.key, "found": found, "error": error}
+        keep_results(self.folder / RUNNING, record, command=self.options.command)
+
+    def each(self, table: str, keys: Sequence[str], measure: Callable[[str], dict[str, Any]]) -> None:
+        """Fills `found[table]`: first what was never tried, then what failed in an earlier attempt.
+
+        Raises:
+            DeviceLostError: the GPU is lost.
+        """
+        rows = self.found.setdefault(table, {})
+        for key in sorted((key for key in keys if "failed" in rows.get(key, {"failed"})), key=rows.__contains__):
+            rows[key] = {"failed": UNFINISHED}
+            self.keep()
+            try:
+                rows[key] = measure(key)
+            except DeviceLostError as error:
+                rows[key] = {"failed": said(error)}
+                raise
+            except (IoschedError, MemoryError, RuntimeError, ValueError) as error:
+                rows[key] = {"failed": said(error)}
+        failed = [key for key in keys if "failed" in rows[key]]
+        if failed:
+            error = f"{len(failed)} of {len(keys)} failed, first {failed[0]}: {rows[failed[0]]['failed']}"
+            self.keep(error=error)
+            raise SystemExit(1)
+        self.keep(complete=True)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Adds to the seconds of a step."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[step] = round(self.seconds.get(step, 0.0) + time.monotonic() - began, 2)
 
 
-def _told(run: Callable[[], CaseRun], pipe: IO[str]) -> int:
-    """Writes what is found, or why nothing more is."""
+def said(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}".strip(": ").splitlines()[0][:300]
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os.killpg(0, signal.SIGKILL)
+
+
+def environment(session: Session) -> None:
+    """The machine, its packages, and the self-test check by check."""
+    session.wait()
+    query = ["nvidia-smi", "-q", "-d", "CLOCK,POWER,MEMORY,ECC,COMPUTE"]
     try:
-        with closing(run()) as case:
-            for record in case.records():
-                print(json.dumps(record), file=pipe, flush=True)
-    except (IoschedError, MemoryError) as error:
-        print(json.dumps({ERROR: f"{type(error).__name__}: {error}"}), file=pipe, flush=True)
+        smi = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        smi = [said(error)]
+    session.found |= {"nvidia-smi": smi, "devices": dict(cuda_facts().rows)}
+    session.keep()
+    gpu = session.attach()
+    found = selftest(f"cuda:{gpu.index}", _Watcher(session))
+    session.found |= {"checking": "", "self-test": found.summary}
+    if found.failure is not None:
+        raise found.failure
+    session.keep(complete=True)
+
+
+@dataclass
+class _Watcher:
+    session: Session
+
+    def began(self, check: SelfCheck) -> None:
+        self.session.found["checking"] = f"{check.part}: {check.name}"
+        self.session.keep()
+
+    def ended(self, result: CheckResult) -> None:
+        pass
+
+
+def command(session: Session) -> None:
+    """Runs a command; its last lines are kept."""
+    gpu = session.gpu
+    values = {"gpu": gpu.index, "database": session.folder / DATABASE, "folder": session.folder}
+    words = [sys.executable, *(word.format(**values) for word in session.case.words)]
+    with session.timed("all"):
+        done = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    session.found["printed"] = done.stdout.splitlines()[-LINES:]
+    last = [line.strip("= ") for line in session.found["printed"] if line.strip()][-1:]
+    error = f"exit code {done.returncode}: {' '.join(last)}" if done.returncode else ""
+    session.keep(complete=not error, error=error)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measures the case; the exit code says whether it came to its end."""
+    options = read_options(__file__, words, {"case": str}, gpu=0, expected="", output={"type": Path, "required": True})
+    case = case_of(options.case)
+    entry = known_results(options.output / RESULTS).get("cases", {}).get(case.key) or {}
+    session = Session(case, options, dict(entry.get("found") or {}))
+    module, _, name = case.measure.rpartition(".")
+    try:
+        getattr(import_module(module), name)(session)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except Exception as error:  # noqa: BLE001  # costs this case alone
+        traceback.print_exc()
+        session.keep(error=said(error))
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.modules["gpu_case"] = sys.modules["__main__"]
+    ended = partial(os._exit, main())  # freeing what is on a lost GPU may hang
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ended()

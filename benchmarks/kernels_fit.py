@@ -93,10 +93,10 @@ def for_fit(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.source == "neusight" and not row.is_test and row.measured_us > TRUSTED_US / 2]
 
 
-def bandwidths(rows: Sequence[Row]) -> dict[str, MeasuredFractions]:
+def bandwidths(rows: Sequence[Row], gpus: Sequence[str] = GPUS) -> dict[str, MeasuredFractions]:
     """What GPUs attain of their memory's bandwidth: what elementwise kernels need over what they take."""
     found = {}
-    for gpu in GPUS:
+    for gpu in gpus:
         kept = [row for row in rows if measured_card(row.gpu) == gpu and family(row) == "elementwise"]
         there = predict(kept, START, {gpu: MeasuredFractions(1.0, 1.0)}).predicted_us
         dram = float(np.median(there / [row.measured_us for row in kept]))

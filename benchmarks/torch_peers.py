@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_prepare import Peer
 from torch import nn
 from torch.nn import functional
 
-from iosched import DeviceError, Model
+from iosched import Model
 from iosched.models.node_attributes import values
-from iosched.profiler.baselines.torch_runs import WAYS, TorchRun, open_way
+from iosched.profiler.baselines.torch_runs import TorchRun, open_way
 from iosched.runtime.cuda.kernel import Precision
+from iosched.scheduler.precision import PrecisionName
 
 
 class Network(nn.Module):
@@ -113,22 +113,28 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-def peers(
-    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str] = tuple(WAYS)
-) -> tuple[dict[str, Peer], dict[str, str]]:
-    """The `ways` of running the model, warmed up, and what is missing, with the reason."""
-    found: dict[str, Peer] = {}
-    missing: dict[str, str] = {}
-    for way in ways:
-        try:
-            network = Network(model)
-            opened = open_way(way, network, [inputs[name] for name in network.inputs], Precision(precision))
-        except (ValueError, DeviceError) as error:
-            missing[way] = str(error)[:300]
-        else:
-            found[way] = Peer(opened.time, partial(_outputs, network, opened))
-    return found, missing
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A network that was warmed up."""
+
+    network: Network
+    run: TorchRun
+
+    def time(self, repeats: int) -> tuple[float, ...]:
+        """See `TorchRun.time`."""
+        return self.run.time(repeats)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """By the names of the model's outputs."""
+        return dict(zip(self.network.outputs, self.run.outputs(), strict=True))
 
 
-def _outputs(network: Network, opened: TorchRun) -> dict[str, np.ndarray]:
-    return dict(zip(network.outputs, opened.outputs(), strict=True))
+def opened(way: str, model: Model, inputs: Mapping[str, np.ndarray], precision: PrecisionName) -> Opened:
+    """The model in PyTorch; `way` is a key of `torch_runs.WAYS`.
+
+    Raises:
+        ValueError: PyTorch has no counterpart of an operator.
+        DeviceError: PyTorch cannot run the network this way.
+    """
+    network = Network(model)
+    return Opened(network, open_way(way, network, [inputs[name] for name in network.inputs], Precision(precision)))

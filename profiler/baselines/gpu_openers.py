@@ -58,17 +58,18 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
 
 
 def open_on_gpu(setup: GpuSetup) -> Candidate:
-    """Opens onnxruntime with its CUDA provider, which leaves operators without a kernel to the CPU.
+    """Opens onnxruntime with the provider of `setup`, which leaves operators without a kernel to the CPU.
 
     Raises:
-        DeviceError: there is no CUDA provider, or it does not compute in this precision.
+        DeviceError: the provider is missing, or it does not compute in this precision.
         InvalidModelError: onnxruntime refuses the model.
     """
     if setup.precision.name == "fp16":
         raise DeviceError("computes in the model's own types, not in fp16")
     provider, stream = setup.provider, setup.driver.new_stream()
+    kind = provider.name.removesuffix("ExecutionProvider")
     if not provider.is_there():
-        raise DeviceError(f"has no CUDA provider; {how_to_install(provider.index)}")
+        raise DeviceError(f"has no {kind} provider; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -1,23 +1,58 @@
-"""`benchmarks/gpu.py` measures in pieces: it keeps its budgets, goes on where it was, and outlives what it measures."""
+"""`benchmarks/gpu.py` measures in pieces: it keeps its time, goes on where it was, and outlives what it measures."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from signal import SIGKILL
+from subprocess import PIPE, Popen
+from types import ModuleType
 from typing import Any
 
+import desk_cudnn
+import desk_cupy
 import pytest
-from host_cuda import needs_compiler
 
 from iosched.models import zoo
+from iosched.models.errors import DeviceError, DeviceLostError
+from iosched.models.zoo.light import NAMES
 from iosched.scheduler.precision import PRECISIONS
 
-ON_HOST = Path(__file__).with_name("host_gpu_case.py")
+HERE = Path(__file__).parent
+_MISSING = desk_cupy.missing()
+needs_desk = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
+
+STAND_IN = """
+import json, os, pathlib, sys, time
+folder, key = sys.argv[1:3]
+line = sys.stdin.readline()
+ends = pathlib.Path(folder, "ends.json")
+left = json.loads(ends.read_text())
+end = left[key].pop(0) if left.get(key) else ""
+ends.write_text(json.dumps(left))
+def keep(complete, error=""):
+    found = {"gpu": "GPU", "complete": complete, "seconds": {}, "printed": [key]}
+    pathlib.Path(folder, "running.json").write_text(json.dumps({"key": key, "found": found, "error": error}))
+if not line or end == "no GPU":
+    os._exit(3)
+keep(False)
+if end == "abort":
+    os.abort()
+if end == "child":  # which holds everything open that it was given
+    pathlib.Path(folder, "child").write_text(str(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")))
+if end in ("hang", "child"):
+    time.sleep(600)
+if end == "error":
+    keep(False, "why")
+    sys.exit(1)
+keep(True)
+"""
+"""The process of a case, which ends as `ends.json` says by its key, attempt by attempt."""
 
 
 @pytest.fixture
@@ -30,41 +65,31 @@ def cases(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("gpu_cases")
 
 
-@pytest.fixture
-def results(script: Callable[[str], ModuleType]) -> ModuleType:
-    return script("gpu_results")
+def test_every_piece_fits_a_call_of_ten_minutes(cases: ModuleType) -> None:
+    assert list(cases.PIECES)[:4] == ["environment", "tests", "outputs", "latency-fp32"]
+    for piece in cases.PIECES.values():
+        assert 0 < piece.seconds <= cases.MOST_S <= 540, piece.name
 
 
-def test_every_piece_is_planned_to_fit_its_time_and_all_of_them_a_call_of_ten_minutes(cases: ModuleType) -> None:
-    pieces = cases.PIECES
-    assert next(iter(pieces)) == "first"
-    assert pieces["first"].seconds <= 180
-    for piece in pieces.values():
-        assert 0 < piece.estimate_s <= piece.seconds <= 540
-        assert all(case.estimate_s < piece.seconds for case in piece.cases)
-
-
-def test_the_first_piece_has_the_four_networks_in_both_precisions_fp32_first(cases: ModuleType) -> None:
-    found = cases.PIECES["first"].cases
-    assert {(case.network, case.precision) for case in found} == {
-        (network, precision)
-        for network in ("squeezenet", "inception_v3", "randwire", "nasnet_a")
-        for precision in ("fp32", "fp16")
-    }
-    assert [case.precision for case in found] == ["fp32"] * 4 + ["fp16"] * 4
-    assert all(case.batch == 1 and {"torch", "torch-cudagraph"} <= set(case.ways) for case in found)
-
-
-def test_every_case_has_a_name_of_its_own_by_which_it_is_found(cases: ModuleType) -> None:
+def test_every_case_has_a_name_and_a_function(cases: ModuleType, script: Callable[[str], ModuleType]) -> None:
     every = [case for piece in cases.PIECES.values() for case in piece.cases]
-    assert len({cases.key_of(case) for case in every}) == len(every)
+    assert len({case.key for case in every}) == len(every)
     for case in every:
-        assert cases.case_of(cases.key_of(case)) == case
-        if isinstance(case, cases.NetworkCase):
-            assert case.network in zoo.names()
-            assert case.precision in PRECISIONS
-        else:
-            assert all((Path(__file__).parents[2] / word).exists() for word in case.words if word.endswith(".py"))
+        assert cases.case_of(case.key) == case
+        module, _, name = case.measure.rpartition(".")
+        assert callable(getattr(script(module), name))
+        assert case.network in ("", *zoo.names(), *(f"light_{name}" for name in NAMES))
+        assert case.precision in ("", *PRECISIONS)
+        assert all((cases.ROOT / word).exists() for word in case.words if word.endswith(".py"))
+
+
+def test_every_network_and_every_test_of_a_gpu_is_in_a_piece(cases: ModuleType) -> None:
+    outputs = {case.network for case in cases.PIECES["outputs"].cases}
+    assert outputs == {*zoo.names(), *(f"light_{name}" for name in NAMES)}
+    tests = {case.words[-1] for case in cases.PIECES["tests"].cases}
+    assert tests == {f"tests/gpu/{path.name}" for path in (cases.ROOT / "tests" / "gpu").glob("test_*.py")}
+    ways = {way for piece in cases.PIECES.values() for case in piece.cases for way in case.ways}
+    assert ways >= {"onnxruntime-cuda", "onnxruntime-tensorrt", "torch-compile"}
 
 
 @dataclass
@@ -76,379 +101,356 @@ class Clock:
 
 
 @dataclass
-class Turn:
-    """What happened in one turn of a case."""
-
-    key: str
-    seconds: float
-    limit_s: float
-
-
-@dataclass
 class Scripted:
-    """Stands for the processes of cases: each takes as long as it is estimated, and ends as a script says.
+    """Stands for processes of cases: each takes n times its estimate, and ends as a script says.
 
     Attributes:
-        ends: by key, how the turns end, one after another: "" well, or else after the first step.
-        slowness: how many times as long as estimated all take.
-        host_s: how long the first case takes to prepare.
+        ends: by name, how the turns end, one after another: "" well.
+        limits_s: of each turn.
     """
 
-    cases: ModuleType
     clock: Clock
+    results: Any
     ends: Mapping[str, Sequence[str | BaseException]] = field(default_factory=dict)
     slowness: float = 1.0
-    host_s: float = 0.0
-    turns: list[Turn] = field(default_factory=list)
-    prepared: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    limits_s: list[float] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
-    numbers: Iterator[int] = field(default_factory=count)
 
     def begin(self, case: Any) -> ScriptedChild:
-        self.prepared.append(self.cases.key_of(case))
+        self.begun.append(case.name)
         return ScriptedChild(self, case)
-
-    @property
-    def keys(self) -> list[str]:
-        return [turn.key.partition("/")[2] for turn in self.turns]
 
 
 @dataclass
 class ScriptedChild:
     of: Scripted
     case: Any
-    is_ready: bool = False
 
-    def prepare(self, most_s: float) -> None:
-        if not self.of.turns:  # all others were prepared while one had the GPU
-            self.of.clock.now += min(self.of.host_s, most_s)
-        self.is_ready = True
-
-    def go(self, seconds: float, limit_s: float, on_record: Callable[[Mapping[str, Any]], None]) -> str:
-        assert self.is_ready
-        of, key = self.of, self.of.cases.key_of(self.case)
-        earlier = sum(turn.key == key for turn in of.turns)
-        of.turns.append(Turn(key, seconds, limit_s))
-        taken_s = self.case.estimate_s * of.slowness
+    def go(self, limit_s: float) -> str:
+        of, name = self.of, self.case.name
+        end = [*of.ends.get(name, ()), "", "", ""][of.names.count(name)]
+        of.names.append(name)
+        of.limits_s.append(limit_s)
+        taken_s = self.case.seconds * of.slowness
         of.clock.now += min(taken_s, limit_s)
-        end = [*of.ends.get(key, ()), "", "", ""][earlier]
         if isinstance(end, BaseException):
             raise end
-        on_record(record(next(of.numbers), complete=False))
-        if taken_s > limit_s:
-            return "ended after its time"
-        if not end:
-            on_record(record(next(of.numbers), complete=True))
+        end = end if taken_s <= limit_s else "ended after its time"
+        found = {"gpu": "Host 1000", "complete": not end, "printed": [name], "seconds": {}}
+        record = {"key": self.case.key, "found": found, "error": ""}
+        (of.results.folder / "running.json").write_text(json.dumps(record))
         return end
 
     def stop(self) -> None:
-        self.of.stopped.append(self.of.cases.key_of(self.case))
-
-
-def record(number: int, *, complete: bool) -> dict[str, Any]:
-    names = ("sequential", "both")
-    return {
-        "complete": complete, "number": number, "gpu": "Host 1000", "network": "x", "batch": 1, "precision": "fp32",
-        "kernels": dict.fromkeys(names, 9), "median_us": dict.fromkeys(names, 10.0),
-        "samples_us": {name: [10.0] * 6 for name in names},
-        "relative_error": dict.fromkeys(names, 0.0), "correct": True,
-    }  # fmt: skip
+        if self.case.name not in self.of.stopped[len(self.of.names) :]:
+            self.of.stopped.append(self.case.name)
 
 
 @dataclass
 class Bench:
-    """Calls of the script on one results file."""
+    """Calls of the driver on one folder."""
 
     gpu: ModuleType
     cases: ModuleType
-    results: ModuleType
-    path: Path
+    folder: Path
 
-    def call(self, piece: str, seconds: float | None = None, **scripted: Any) -> Scripted:
-        clock = Clock()
-        children = Scripted(self.cases, clock, **scripted)
-        chosen = self.cases.PIECES[piece]
-        found = self.results.load_results(self.path)
-        self.gpu.measure(chosen.cases, found, children, seconds or chosen.seconds, clock)
-        assert clock.now <= 1000.0 + (seconds or chosen.seconds)
-        assert sorted(children.stopped) == sorted(children.prepared), "a process was left behind"
+    def call(self, piece: str = "latency-fp32", seconds: float = 1000.0, **scripted: Any) -> Scripted:
+        clock, results = Clock(), self.gpu.Results.of(self.folder)
+        children = Scripted(clock, results, **scripted)
+        self.gpu.measure(self.cases.PIECES[piece].cases, results, children.begin, seconds, clock)
+        assert clock.now <= 1000.0 + seconds
+        assert set(children.stopped) == set(children.begun), "a process was left behind"
         return children
 
-    def state(self) -> dict[str, str]:
-        """How far each case came, as the file says."""
-        entries = json.loads(self.path.read_text())["cases"]
+    def states(self) -> dict[str, str]:
+        entries = json.loads((self.folder / "results.json").read_text())["cases"]
         return {key.partition("/")[2]: entry["state"] for key, entry in entries.items()}
 
 
 @pytest.fixture
-def bench(gpu: ModuleType, cases: ModuleType, results: ModuleType, tmp_path: Path) -> Bench:
-    return Bench(gpu, cases, results, tmp_path / "gpu.json")
+def bench(gpu: ModuleType, cases: ModuleType, tmp_path: Path) -> Bench:
+    return Bench(gpu, cases, tmp_path)
 
 
-def test_a_piece_called_again_does_only_what_is_missing(bench: Bench) -> None:
-    two_s = sum(case.estimate_s for case in bench.cases.PIECES["tf32"].cases[:2])
-    first = bench.call("tf32", seconds=two_s + 1.0)
-    assert first.keys == ["squeezenet b1 tf32", "inception_v3 b1 tf32"]
-    second = bench.call("tf32")
-    assert second.keys == ["randwire b1 tf32", "nasnet_a b1 tf32"]
-    assert set(bench.state().values()) == {"done"}
-    assert bench.call("tf32").turns == []
+ONE, TWO, THREE, FOUR = (f"{network} b1 fp32" for network in ("squeezenet", "inception_v3", "randwire", "nasnet_a"))
+
+
+def test_a_call_does_what_fits_and_the_next_one_what_is_missing(bench: Bench) -> None:
+    two_s = sum(case.seconds for case in bench.cases.PIECES["latency-fp32"].cases[:2])
+    assert bench.call(seconds=two_s + 1.0).names == [ONE, TWO]
+    assert bench.call().names == [THREE, FOUR]
+    assert set(bench.states().values()) == {"done"}
+    assert bench.call().names == []
+
+
+def test_a_case_too_long_for_what_is_left_is_not_in_the_way_of_shorter_ones(bench: Bench) -> None:
+    assert bench.call(seconds=131.0 + 41.0, ends={}).names == [ONE, TWO]
+    assert bench.call(seconds=85.0).names == [THREE]
 
 
 def test_the_next_case_is_prepared_while_one_has_the_gpu(bench: Bench) -> None:
-    found = bench.call("tf32")
-    assert found.prepared == [
-        "tf32/squeezenet b1 tf32",
-        "tf32/inception_v3 b1 tf32",
-        "tf32/randwire b1 tf32",
-        "tf32/nasnet_a b1 tf32",
-    ]
-    assert found.stopped == found.prepared
+    assert bench.call().begun == [ONE, TWO, THREE, FOUR]
 
 
-@pytest.mark.parametrize("slowness", [0.3, 1.0, 1.5, 4.0])
-def test_the_time_is_shared_and_kept_and_what_is_lost_comes_last(bench: Bench, slowness: float) -> None:
-    """`call` checks that the budget is kept and that no process is left."""
-    found = bench.call("first", slowness=slowness)
-    for turn in found.turns:
-        assert turn.seconds < turn.limit_s
-    began = list(dict.fromkeys(found.keys))
-    order = [case.name for case in bench.cases.PIECES["first"].cases]
-    if slowness <= 1.0:
-        assert began == order
-        assert set(bench.state().values()) == {"done"}
-    else:
-        assert began == [name for name in order if name in began]
-        assert len(began) < len(order)
-        assert began[:2] == order[:2]
+@pytest.mark.parametrize("slowness", [0.3, 1.0, 1.9, 9.0])
+def test_time_is_kept(bench: Bench, slowness: float) -> None:
+    """`call` checks that."""
+    found = bench.call(seconds=500.0, slowness=slowness)
+    by_name = {case.name: case for case in bench.cases.PIECES["latency-fp32"].cases}
+    for name, limit_s in zip(found.names, found.limits_s, strict=True):
+        assert limit_s <= min(2 * by_name[name].seconds + 60.0, 540.0)
+    assert found.names[:2] == [ONE, TWO]
 
 
-def test_a_slow_start_is_no_fault_of_the_first_case(bench: Bench) -> None:
-    """The first imports of a machine that has read nothing yet may take longer than the whole case should."""
-    found = bench.call("first", host_s=60.0)
-    assert found.turns[0].limit_s > bench.cases.PIECES["first"].cases[0].estimate_s
-    assert bench.state()[found.keys[0]] == "done"
+def test_a_case_that_failed_is_tried_after_the_others_twice_at_most(bench: Bench) -> None:
+    found = bench.call(ends={TWO: ["gone"] * 9}, slowness=0.1)
+    assert found.names == [ONE, TWO, THREE, FOUR, TWO, TWO]
+    assert bench.states()[TWO] == "partial"
+    assert bench.call().names == []
 
 
-def test_a_case_that_ended_its_process_is_tried_after_the_others(bench: Bench) -> None:
-    crash = "its process was ended by SIGABRT"
-    found = bench.call("first", ends={"first/squeezenet b1 fp32": [crash]})
-    assert found.keys[0] == found.keys[-1] == "squeezenet b1 fp32"
-    assert len(found.keys) == 9
-    (entry,) = [
-        each for key, each in bench.results.load_results(bench.path).cases.items() if key.endswith("squeezenet b1 fp32")
-    ]
-    assert (entry["state"], entry["attempts"], entry["reasons"]) == ("done", 2, [crash])
-
-
-def test_a_case_that_crashes_again_and_again_is_given_up_with_its_first_step_kept(bench: Bench) -> None:
-    found = bench.call("tf32", seconds=500.0, ends={"tf32/randwire b1 tf32": ["gone"] * 9})
-    assert found.keys.count("randwire b1 tf32") == 3
-    assert bench.state()["randwire b1 tf32"] == "partial"
-    assert bench.call("tf32").turns == []
-    again = bench.results.load_results(bench.path)
-    again.again(bench.cases.PIECES["tf32"].cases)
-    again.write()
-    assert len(bench.call("tf32").turns) == 4
-    assert set(bench.state().values()) == {"done"}
-
-
-def test_a_call_that_never_returned_is_not_in_the_way_of_the_next_one(bench: Bench) -> None:
-    """The machine was taken away in the middle of a case: all that the file has is that it was begun."""
-    (squeezenet, *_) = bench.cases.PIECES["tf32"].cases
-    bench.results.load_results(bench.path).begin(squeezenet)
-    assert bench.state() == {"squeezenet b1 tf32": "begun"}
-    assert bench.call("tf32").keys[-1] == "squeezenet b1 tf32"
+def test_a_call_that_never_returned_keeps_what_its_case_found(bench: Bench) -> None:
+    """The machine was taken away in the middle of a case."""
+    (case, *_) = bench.cases.PIECES["latency-fp32"].cases
+    bench.gpu.Results.of(bench.folder).begin(case)
+    found = {"gpu": "Host 1000", "complete": False, "median_us": {"sequential": 1.0}, "seconds": {}}
+    (bench.folder / "running.json").write_text(json.dumps({"key": case.key, "found": found, "error": ""}))
+    again = bench.gpu.Results.of(bench.folder)
+    assert again.cases[case.key]["found"] == found
+    assert again.gpu == "Host 1000"
+    assert bench.call().names == [TWO, THREE, FOUR, ONE]
 
 
 def test_what_is_done_outlives_an_interruption(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
-        bench.call("tf32", ends={"tf32/inception_v3 b1 tf32": [KeyboardInterrupt()]})
-    assert bench.state() == {"squeezenet b1 tf32": "done", "inception_v3 b1 tf32": "failed"}
-    assert bench.call("tf32").keys == ["randwire b1 tf32", "nasnet_a b1 tf32", "inception_v3 b1 tf32"]
+        bench.call(ends={TWO: [KeyboardInterrupt()]})
+    assert bench.states() == {ONE: "done", TWO: "failed"}
+    assert bench.call().names == [THREE, FOUR, TWO]
 
 
 def test_a_worse_attempt_takes_nothing_away(bench: Bench) -> None:
-    bench.call("tf32")
-    before = bench.results.load_results(bench.path)
-    before.again(bench.cases.PIECES["tf32"].cases)
-    before.write()
-    found = {key: entry["found"] for key, entry in before.cases.items()}
-    bench.call("tf32", ends={key: ["gone"] * 3 for key in found})
-    after = bench.results.load_results(bench.path).cases
-    assert {key: entry["found"] for key, entry in after.items()} == found
+    bench.call()
+    results = bench.gpu.Results.of(bench.folder)
+    case = bench.cases.PIECES["latency-fp32"].cases[0]
+    before = results.cases[case.key]["found"]
+    results.begin(case)
+    record = {"key": case.key, "found": {"complete": False, "gpu": "Host 1000"}, "error": "gone"}
+    (bench.folder / "running.json").write_text(json.dumps(record))
+    results.end(case, "")
+    assert results.cases[case.key]["found"] == before
+    assert results.cases[case.key]["reasons"] == ["gone"]
 
 
-def test_without_a_gpu_nothing_counts_as_tried(bench: Bench, script: Callable[[str], ModuleType]) -> None:
-    error = script("gpu_child").NoGpuError
-    with pytest.raises(error):
-        bench.call("tf32", ends={"tf32/squeezenet b1 tf32": [error()]})
-    assert bench.state() == {}
-
-
-def test_a_file_that_is_half_written_is_never_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.call("tf32", seconds=35.0)
-    before = bench.path.read_bytes()
-
-    def no_room(path: Path, text: str, **_: Any) -> int:
-        path.write_bytes(text.encode()[:50])
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(Path, "write_text", no_room)
-    with pytest.raises(OSError, match="no space"):
-        bench.call("tf32")
-    assert bench.path.read_bytes() == before
+def test_without_a_gpu_nothing_counts_as_tried(bench: Bench) -> None:
+    with pytest.raises(bench.gpu.NoGpuError):
+        bench.call(ends={ONE: [bench.gpu.NoGpuError()]})
+    assert bench.states() == {}
 
 
 def test_another_file_is_not_written_over(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "other.json"
-    path.write_text('{"format": "iosched.schedule", "version": 1}')
+    (tmp_path / "results.json").write_text('{"format": "iosched.schedule", "version": 1}')
     with pytest.raises(SystemExit) as error:
-        gpu.main(["--first", "-o", str(path)])
+        gpu.main(["--evidence", "--output", str(tmp_path)])
     assert error.value.code == 2
-    assert "is no file of results of this script: give another one with -o" in capsys.readouterr().err
-
-
-def test_the_list_tells_what_is_missing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.call("tf32", seconds=70.0, ends={"tf32/squeezenet b1 tf32": ["gone"] * 3})
-    assert bench.gpu.main(["--list", "-o", str(bench.path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (tf32,) = [line for line in lines if line.startswith("tf32")]
-    assert "2/4" in tf32
-    assert "    squeezenet b1 tf32: partial, gone" in lines
-
-
-def test_the_driver_has_its_own_version_among_the_others(
-    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class NVMLError(Exception):
-        pass
-
-    def fails() -> None:
-        raise NVMLError
-
-    found = script("gpu_alternatives")
-    gpu = SimpleNamespace(versions={"driver": "13000"})
-    told = {"nvmlInit": lambda: None, "nvmlSystemGetDriverVersion": lambda: "580.159.04", "NVMLError": NVMLError}
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**told))
-    assert found.versions(gpu)["nvidia driver"] == "580.159.04"
-    for missing in (SimpleNamespace(**told | {"nvmlInit": fails}), None):
-        monkeypatch.setitem(sys.modules, "pynvml", missing)
-        assert "nvidia driver" not in found.versions(gpu)
+    assert "has no results of gpu.py: give another --output" in capsys.readouterr().err
 
 
 @dataclass
-class OnHost:
-    """Calls of the whole script, with processes of their own for each case, on a GPU made of host memory."""
+class Processes:
+    """Calls of the whole script, with real processes that use no GPU."""
 
     gpu: ModuleType
     folder: Path
 
-    @property
-    def command(self) -> list[str]:
-        return [sys.executable, str(ON_HOST), str(self.folder)]
+    def call(self, *words: str, **ends: Sequence[str]) -> int:
+        (self.folder / "ends.json").write_text(json.dumps({f"stages/{key}": end for key, end in ends.items()}))
+        command = [sys.executable, "-c", STAND_IN, str(self.folder)]
+        code: int = self.gpu.main([*words, "--output", str(self.folder)], command)
+        return code
 
-    def call(self, *words: str) -> int:
-        found: int = self.gpu.main([*words, "-o", str(self.folder / "gpu.json")], self.command)
-        return found
-
-    def entries(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.folder / "gpu.json").read_text())["cases"]
-        return {key.partition("/")[2]: entry for key, entry in content.items()}
+    def reasons(self) -> dict[str, list[str]]:
+        entries = json.loads((self.folder / "results.json").read_text())["cases"]
+        return {key.partition("/")[2]: entry["reasons"] for key, entry in entries.items() if entry["reasons"]}
 
 
 @pytest.fixture
-def on_host(gpu: ModuleType, tmp_path: Path) -> OnHost:
-    return OnHost(gpu, tmp_path)
+def processes(gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    monkeypatch.setattr(gpu, "START_S", 3.0)
+    monkeypatch.setattr(gpu, "MOST_TIMES", 0.0)
+    return Processes(gpu, tmp_path)
+
+
+def test_a_process_that_fails_costs_one_turn(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = {"squeezenet fp32": ["abort"], "randwire fp32": ["error"], "nasnet_a fp16": ["child"]}
+    assert processes.call("--piece", "stages", **ends) == 0
+    assert processes.reasons() == {
+        "squeezenet fp32": ["its process was ended by SIGABRT"],
+        "randwire fp32": ["why"],
+        "nasnet_a fp16": ["ended after 3 s"],
+    }
+    child = int((processes.folder / "child").read_text())
+    assert _is_gone(child), "what a case started outlived it"
+    assert processes.call("--list") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stages")]
+    assert "8/8" in line
+    assert (processes.folder / "report.md").read_text().startswith("# Measured on GPU")
+
+
+def _is_gone(process: int) -> bool:
+    for _ in range(50):
+        try:
+            os.kill(process, 0)
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        if state == "Z":  # nobody waits for it
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_machine_without_a_gpu_ends_the_call(processes: Processes) -> None:
+    assert processes.call("--piece", "stages", **{"squeezenet fp32": ["no GPU"]}) == 3
+    assert json.loads((processes.folder / "results.json").read_text())["cases"] == {}
+
+
+def test_what_was_in_the_way_of_an_attempt_comes_last_in_the_next(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = script("gpu_case")
+    monkeypatch.setattr(case.Session, "keep", lambda self, **kept: reports.append(kept))
+    reports: list[dict[str, Any]] = []
+    session = case.Session(None, None, {})
+    tried: list[str] = []
+    troubles: dict[str, BaseException] = {"b": DeviceError("no engine"), "c": KeyboardInterrupt()}
+
+    def measure(key: str) -> dict[str, Any]:
+        tried.append(key)
+        if trouble := troubles.pop(key, None):
+            raise trouble
+        return {"us": 1.0}
+
+    with pytest.raises(KeyboardInterrupt):  # here for a process that ends
+        session.each("rows", "abcde", measure)
+    assert session.found["rows"]["c"] == {"failed": "did not come back"}
+    troubles["b"] = DeviceLostError("gone")
+    with pytest.raises(DeviceLostError):
+        session.each("rows", "abcde", measure)
+    troubles["c"] = MemoryError()
+    with pytest.raises(SystemExit):
+        session.each("rows", "abcde", measure)
+    assert reports[-1] == {"error": "1 of 5 failed, first c: MemoryError"}
+    session.each("rows", "abcde", measure)
+    assert tried == [*"abc", *"deb", *"bc", "c"]
+    assert reports[-1] == {"complete": True}
+    assert session.found["rows"] == {key: {"us": 1.0} for key in "abcde"}
+
+
+def test_a_case_ends_with_what_started_it(script: Callable[[str], ModuleType]) -> None:
+    """The script was killed: its machine may be used again at once."""
+    waits = "from gpu_case import Session; Session(None, None, {}).wait(); print('on', flush=True); time.sleep(600)"
+    code = f"import sys, time; sys.path.insert(0, {str(HERE.parents[1] / 'benchmarks')!r}); {waits}"
+    for line in (b"", b"1e9\n"):
+        process = Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, process_group=0)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        if line:
+            assert process.stdout.readline() == b"on\n"
+        process.stdin.close()
+        assert process.wait(60) == (-SIGKILL if line else 1)
+        process.stdout.close()
+
+
+FAULTS = {
+    "library": ("resnet50 b1 fp32", "ExecutionError: GPU error: CUDNN_STATUS_EXECUTION_FAILED (1)"),
+    "plan": ("densenet121 b1 fp32", "DeviceError: cuDNN has no engine"),
+    "memory": ("vgg16 b1 fp32", "DeviceError: out of GPU memory"),
+    "hang": ("googlenet b1 fp16", "ended after 40 s"),
+    "lost": ("resnet50 b1 fp16", "DeviceLostError: the GPU stopped working"),
+    "abort": ("densenet121 b1 fp16", "its process was ended by SIGABRT"),
+}
+
+
+@dataclass
+class OnDesk:
+    """Calls of the whole script on the CUDA made of host memory; see desk_gpu_case.py."""
+
+    gpu: ModuleType
+    folder: Path
+
+    def call(self, *words: str) -> int:
+        command = [sys.executable, str(HERE / "desk_gpu_case.py"), str(self.folder)]
+        code: int = self.gpu.main([*words, "--output", str(self.folder)], command)
+        return code
+
+    def entries(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "results.json").read_text())["cases"]
+        return {key.partition("/")[2]: entry for key, entry in found.items()}
+
+
+@pytest.fixture
+def on_desk(gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnDesk:
+    monkeypatch.setattr(gpu, "START_S", 40.0)
+    monkeypatch.setattr(gpu, "MOST_TIMES", 0.0)
+    if "cudnn" in sys.modules and (reason := desk_cudnn.missing()):
+        pytest.skip(reason)
+    return OnDesk(gpu, tmp_path)
 
 
 @pytest.mark.slow
-@needs_compiler
-def test_a_gpu_that_is_lost_costs_one_turn_of_one_case(on_host: OnHost, capfd: pytest.CaptureFixture[str]) -> None:
-    """One case ends its process, another one loses the GPU; both come again, after the third."""
-    for trouble in ("abort squeezenet", "lost inception_v3"):
-        (on_host.folder / trouble).touch()
-    assert on_host.call("--piece", "searched-fp32", "--seconds", "300") == 0
-    entries = on_host.entries()
-    reasons = {key: (entry["state"], entry["attempts"], entry["reasons"]) for key, entry in entries.items()}
-    assert reasons == {
-        "squeezenet b1 fp32": ("done", 2, ["its process was ended by SIGABRT"]),
-        "inception_v3 b1 fp32": ("done", 2, ["DeviceLostError: an illegal address"]),
-        "randwire b1 fp32": ("done", 1, []),
-    }
-    ours = {"sequential", "greedy", "paper", "both", "both, no barriers", "both, by demand", "concurrent", "merge"}
+@needs_desk
+def test_every_fault_costs_one_turn_of_one_case(on_desk: OnDesk) -> None:
+    for fault, (name, _) in FAULTS.items():
+        (on_desk.folder / fault).write_text(f"controls/{name}")
+    assert on_desk.call("--piece", "controls") == 0
+    entries = on_desk.entries()
+    assert len(entries) == 8
+    for name, reason in FAULTS.values():
+        assert [reason] == [each[: len(reason)] for each in entries[name]["reasons"]]
+    ours = {"sequential", "greedy", "paper", "found", "found, no barriers", "found, by demand"}
     for entry in entries.values():
         found = entry["found"]
+        assert entry["state"] == "done"
         assert found["correct"]
-        assert set(found["median_us"]) == set(found["relative_error"]) == ours
-        assert set(found["missing"]) == {"torch", "torch-cudagraph"}
-        assert found["median_us"]["sequential"] == 60.0, "runs in a row, without the launch of 7 us"
-        assert set(found["idle_us"]["sequential"]) == {67.0}
-        assert found["times_as_fast"]["both"]["low"] > 1.0
-        assert found["search"]["strategies"]["both"]["signatures"] > 0
-        assert {"build", "check", "paper", "open", "compile sequential", "compare"} <= set(found["seconds"])
-    capfd.readouterr()
-    assert on_host.call("--piece", "searched-fp32") == 0
-    assert "all measured" in capfd.readouterr().err
+        assert set(found["median_us"]) == set(found["kernels"]) == set(found["nodes"]) == set(found["plans"]) == ours
+        assert found["plans"]["found"]
+        assert {"torch", "torch-cudagraph", "onnxruntime-cuda"} - set(found["median_us"]) == set(found["missing"])
+    page = (on_desk.folder / "report.md").read_text()
+    assert "## Fastest schedule" in page
+    assert "## Not done" not in page
 
 
 @pytest.mark.slow
-@needs_compiler
-def test_both_layouts_of_images_are_compared_with_each_other(on_host: OnHost) -> None:
-    assert on_host.call("--piece", "layouts", "--only", "squeezenet fp16", "--seconds", "300") == 0
-    (found,) = [entry["found"] for entry in on_host.entries().values()]
-    schedules = {"sequential", "greedy", "paper"}
-    assert set(found["median_us"]) == schedules | {f"{name}, nchw" for name in schedules}
-    assert (found["layout"], found["correct"], found["complete"]) == ("nhwc", True, True)
-    assert "sequential, nchw" in found["times_as_fast"]
+@needs_desk
+@pytest.mark.parametrize("fault", ["kernel", "lost"])
+def test_kernels_that_were_measured_before_a_fault_are_kept(on_desk: OnDesk, fault: str) -> None:
+    (on_desk.folder / fault).write_text("refit/kernels fp32 2")
+    assert on_desk.call("--piece", "refit") == 0
+    entries = on_desk.entries()
+    assert {name: len(entry["reasons"]) for name, entry in entries.items() if entry["reasons"]} == {
+        "kernels fp32 2": 1,
+        "fit": 1,
+    }
+    assert entries["fit"]["reasons"] == ["fitted without all of refit/kernels fp32 2"]
+    assert all(entry["state"] == "done" for entry in entries.values())
+    fit = entries["fit"]["found"]
+    assert fit["fit"] + fit["held_out"] == 2 * 19
+    assert set(fit["mean_error"]["all"]) == {"kernels", "before", "after"}
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_come_back_is_ended(
-    on_host: OnHost, cases: ModuleType, script: Callable[[str], ModuleType]
-) -> None:
-    (on_host.folder / "hang squeezenet").touch()
-    child = script("gpu_child")
-    folder = on_host.folder
-    children = child.Children(0, lambda: "", folder / "gpu.db", folder, on_host.command)
-    started = children.begin(cases.case_of("first/squeezenet b1 fp32"))
-    started.prepare(300.0)
-    assert started.go(60.0, 0.5, lambda record: None) == "ended after 0 s"
-    started.stop()
-    assert started._process.poll() is not None
-
-
-def test_a_script_is_a_case_whose_last_words_are_kept(
-    on_host: OnHost, cases: ModuleType, script: Callable[[str], ModuleType]
-) -> None:
-    child = script("gpu_child")
-    folder = on_host.folder
-    children = child.Children(0, lambda: "", folder / "gpu.db", folder)
-    for code, complete in ((0, True), (4, False)):
-        words = ("-c", f"print('{{gpu}} {{database}}'); print('last'); raise SystemExit({code})")
-        case = cases.CommandCase("tests", "x", words, 1.0, "printed.txt")
-        found: list[Mapping[str, Any]] = []
-        started = children.begin(case)
-        reason = started.go(60.0, 60.0, found.append)
-        started.stop()
-        assert reason == ("" if complete else "its process ended with exit code 4")
-        assert [(each["complete"], each["printed"]) for each in found] == [
-            (complete, [f"0 {folder / 'gpu.db'}", "last"])
-        ]
-    assert (folder / "printed.txt").read_text().splitlines()[-1] == "last"
-
-
-@pytest.mark.slow
-def test_no_gpu_and_another_gpu_are_told_apart_from_failures(
-    on_host: OnHost, results: ModuleType, cases: ModuleType, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (on_host.folder / "no GPU").touch()
-    assert on_host.call("--first") == 3
-    assert "nothing to measure on: no CUDA driver" in capfd.readouterr().err
-    assert on_host.entries() == {}
-    (on_host.folder / "no GPU").unlink()
-    found = results.load_results(on_host.folder / "gpu.json")
-    found.begin(cases.case_of("first/squeezenet b1 fp32"))
-    found.keep(cases.case_of("first/squeezenet b1 fp32"), {**record(0, complete=True), "gpu": "Host 2000"})
-    assert on_host.call("--first", "--only", "inception_v3 fp32") == 3
-    assert "the results are of Host 2000, and here is Host 1000: give another file with -o" in capfd.readouterr().err
+@needs_desk
+def test_machine_outputs_and_stages(on_desk: OnDesk) -> None:
+    (on_desk.folder / "lost").write_text("outputs/squeezenet")
+    assert on_desk.call("--piece", "environment", "--piece", "stages") == 0
+    assert "works in" in on_desk.entries()["self-test"]["found"]["self-test"]
+    stages = on_desk.entries()["squeezenet fp32"]["found"]["stages"]
+    assert {row["strategy"] for row in stages} == {"concurrent", "merge"}
+    assert all(row["predicted_us"] > 0 <= row["measured_us"] for row in stages)
+    assert on_desk.call("--piece", "outputs", "--seconds", "100") in (0, 1)
+    squeezenet = on_desk.entries()["squeezenet"]
+    assert squeezenet["reasons"][0].startswith("DeviceLostError")

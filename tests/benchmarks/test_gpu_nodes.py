@@ -31,7 +31,7 @@ def test_kernels_that_cudnn_adds_are_counted(
         backend = attach().backend(model, precision, KnownCudnnPlans({}))
         executor = backend.compile(greedy(model.graph)).executor
         added = sum(plan.workspace_nbytes > 0 for _, plan in executor.cudnn_plans)
-        counts = script("gpu_alternatives").node_counts(executor.graphs)
+        counts = script("gpu_networks").node_counts(executor.graphs)
         assert counts == {"kernel": executor.kernel_count + added}
         executor.close()
     assert (added > 0) == (precision == "fp16")

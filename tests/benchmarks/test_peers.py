@@ -13,6 +13,7 @@ from networks import zoo_model
 from iosched.models.model import Model
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
+from iosched.scheduler.precision import PrecisionName
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NETWORKS = ("squeezenet", "inception_v3", "densenet121")  # between them, every operator of the bundled networks
@@ -64,10 +65,12 @@ class WallEvent:
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("fp16", 2e-3)])
-def test_pytorch_in_either_layout_on_the_cpu(monkeypatch: pytest.MonkeyPatch, precision: str, limit: float) -> None:
+def test_pytorch_in_either_layout_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, precision: PrecisionName, limit: float
+) -> None:
     """What a GPU is given to run, but for captures and compilers."""
     torch = pytest.importorskip("torch")
-    from torch_peers import peers
+    from torch_peers import opened
 
     from iosched.profiler.baselines import torch_runs as torch_ways
 
@@ -77,13 +80,12 @@ def test_pytorch_in_either_layout_on_the_cpu(monkeypatch: pytest.MonkeyPatch, pr
     model, inputs, expected = case("squeezenet")
     for layout, memory_format in torch_ways.LAYOUTS.items():
         monkeypatch.setattr(torch_ways, "LAYOUTS", {layout: memory_format})
-        found, missing = peers(model, inputs, precision, ["torch"])
-        assert missing == {}
-        outputs = found["torch"].outputs()
+        found = opened("torch", model, inputs, precision)
+        outputs = found.outputs()
         assert all(
             np.abs(outputs[name] - array).max() < limit * np.abs(array).max() for name, array in expected.items()
         )
-        assert len(found["torch"].time(3)) == 3
+        assert len(found.time(3)) == 3
 
 
 def test_what_compiles_a_network_of_pytorch_finds_all_of_it_in_plain_values() -> None:
@@ -96,15 +98,3 @@ def test_what_compiles_a_network_of_pytorch_finds_all_of_it_in_plain_values() ->
     with torch.inference_mode():
         results = compiled(*(torch.from_numpy(np.array(inputs[name])) for name in opened.inputs))
     assert same({name: array.numpy() for name, array in zip(opened.outputs, results, strict=True)}, expected)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_jax(network: str) -> None:
-    pytest.importorskip("jax")
-    from jax_peers import peers
-
-    model, inputs, expected = case(network)
-    peer = peers(model, inputs, "fp32")["jax"]
-    assert same(peer.outputs(), expected)
-    assert len(peer.time(3)) == 3
-    assert min(peer.time(3)) > 0

@@ -21,15 +21,14 @@ NO_RESULTS = {
     "faults.py": {"model"},
     "fuzz_children.py": {"os"},  # standard streams
     "fuzz_corpus.py": {"folder / 'space.py'"},
-    "gpu_case.py": {"os"},  # a pipe
-    "gpu_child.py": {"self._folder / self._case.printed"},  # what a script printed
+    "gpu.py": {"results.folder / 'report.md'"},
     "rank.py": {"path", "self.document_path(seed)"},  # schedules
     "report.py": {"page"},
     "served.py": {"group / 'cgroup.procs'"},
 }
 """What scripts write beside results, by the object whose method writes it."""
 
-NO_RESULTS_ASKED = {"four_convolutions.py", "gpu.py"}  # a model; gpu_results.py keeps those
+NO_RESULTS_ASKED = {"four_convolutions.py"}  # a model
 
 SANDBOX = "fuzz.py"  # writes damaged files of all kinds
 
