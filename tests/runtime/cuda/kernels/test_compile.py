@@ -96,7 +96,7 @@ def calls(dtype: str, gpu: Gpu) -> Iterator[CudaCall]:
             views = [blank(shape, "float32" if len(shape) == 1 else dtype, layout=layout).view for shape in reads]
             yield kernel.call(views, [blank(shape, dtype, layout=layout).view for shape in writes])
     both = [blank(IMAGES).view, blank(IMAGES, "float16").view]
-    yield Copy().call(both, both[::-1][:1])
+    yield Copy().call(both[:1], both[1:])
     chosen = [blank(IMAGES, "bool").view, blank(IMAGES, dtype).view, blank(IMAGES, dtype).view]
     yield Where().call(chosen, chosen[1:2])
     yield Binary("Less").call(chosen[1:], chosen[:1])
