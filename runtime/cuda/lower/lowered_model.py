@@ -14,7 +14,9 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
+from iosched.runtime.cuda.lower.fused import TWO_KERNELS, SeparableChoice
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
+from iosched.runtime.cuda.lower.joined import joined, private_tensors
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.placement import Placement
@@ -24,7 +26,7 @@ from iosched.scheduler.signature import Signatures
 CALLER_SUFFIX = "@caller"
 """Suffix of the caller's buffers for inputs and outputs that are converted."""
 
-Fused = Mapping[str, int]
+Fused = Mapping[str, SeparableChoice]
 NONE: Fused = MappingProxyType({})
 
 
@@ -34,7 +36,8 @@ class LoweredModel:
     Attributes:
         layout: of feature maps.
         gpu: the target GPU.
-        fused: variants of the kernel for a depthwise and a pointwise convolution, by operator.
+        fused: how separable convolutions are computed, by operator.
+        private: tensors between kernels; see `private_tensors`.
     """
 
     def __init__(
@@ -66,17 +69,18 @@ class LoweredModel:
         self._lowered: dict[str, list[KernelCall]] = {
             operator.name: base._lowered[operator.name]
             if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
-            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name))
+            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name, TWO_KERNELS))
             for operator in model.graph.operators
         }
         self._rectified = rectifiable(model.graph, self._lowered)
-        self.calls = hoisted(self.builder, self._lowered, self._rectified)
+        self.calls = joined(self.builder, hoisted(self.builder, self._lowered, self._rectified))
+        self.private = private_tensors(model.graph, self.calls)
 
     def with_fused(self, fused: Fused) -> LoweredModel:
-        """The network with one kernel for depthwise and pointwise convolution in some operators.
+        """The network with other kernels for some separable convolutions.
 
         Args:
-            fused: kernel variants by operator; ignored where the kernel does not apply.
+            fused: choices by operator; ignored where they do not apply.
         """
         return LoweredModel(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 

@@ -7,7 +7,7 @@ Groups of a stage run on different lanes. By default a stage waits for the whole
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major
+from iosched.runtime.cuda.lower.joined import sums_in_separables
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
@@ -29,7 +30,7 @@ from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 MAX_LANES = 8
 """Maximum number of streams of a plan."""
 
-CUDA_LOWERING = 9
+CUDA_LOWERING = 10
 """Increased when stages run or are timed differently, which invalidates stored measurements."""
 
 
@@ -94,7 +95,9 @@ def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
     own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
-    for call, site in _stage_calls(network, stage, 0):
+    rank = {operator.name: number for number, operator in enumerate(network.model.graph.operators)}
+    ordered = replace(stage, groups=tuple(tuple(sorted(group, key=rank.__getitem__)) for group in stage.groups))
+    for call, site in _stage_calls(network, ordered, 0):
         own[site.operator].append((call, site))
     sequence: list[tuple[KernelCall, _CallSite | None]] = []
     for operator in network.model.graph.operators:
@@ -109,8 +112,8 @@ def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[t
         yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
     for group, names in enumerate(groups_side_by_side(stage)):
-        for name in names:
-            yield from ((call, _CallSite(name, number, group)) for call in network.calls[name])
+        own = [(call, _CallSite(name, number, group)) for name in names for call in network.calls[name]]
+        yield from sums_in_separables(own, network.private)
 
 
 _AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCall] | None]] = {

@@ -1,7 +1,8 @@
-"""Lowerings that are chosen by timing: one kernel or two for separable convolutions, and the layout of feature maps.
+"""Lowerings that are chosen by timing: kernels of separable convolutions, and the layout of feature maps.
 
-One kernel saves a launch and memory traffic, but recomputes the depthwise part for each tile of output channels, where
-cuDNN multiplies faster. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or
+One kernel for both convolutions saves a launch and memory traffic, but recomputes the depthwise part for each tile of
+output channels, where cuDNN multiplies faster. Without a kernel for the sum before them, windows read all its terms
+again. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or
 permission to time, there are two kernels and the preferred layout.
 """
 
@@ -11,12 +12,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import median
 
 from iosched.runtime.cuda.cudnn.chooser import Choices, CudnnPlanCandidate, candidates_from_text, candidates_to_text
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.fused import SEPARABLE
+from iosched.runtime.cuda.lower.fused import SEPARABLE, TWO_KERNELS, SeparableChoice
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 VARIANTS = 3
@@ -24,7 +26,11 @@ GAIN = 0.97
 """A choice that is not the default must be faster by this factor: less may be noise."""
 
 _TWO = "two kernels"
-_ONE = "one kernel, variant "
+_KERNELS = {_TWO: None, **{f"one kernel, variant {variant}": variant for variant in range(VARIANTS)}}
+_CHOICES = {
+    kernels + end: SeparableChoice(variant, bool(end))
+    for (kernels, variant), end in product(_KERNELS.items(), ("", ", other sum"))
+}
 
 
 OperatorLatency = Callable[[LoweredModel, str], float]
@@ -32,14 +38,14 @@ OperatorLatency = Callable[[LoweredModel, str], float]
 
 
 def fusion_key(network: LoweredModel, name: str) -> str:
-    """Key of an operator's choice: a hash of its two kernels and the layout of their tensors."""
+    """Key of an operator's choice: a hash of its default kernels and the layout of their tensors."""
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
 def fused_everywhere(network: LoweredModel) -> LoweredModel:
     """The network with one kernel wherever possible."""
     operators = network.model.graph.operators
-    return network.with_fused({each.name: 0 for each in operators if each.type == SEPARABLE})
+    return network.with_fused({each.name: SeparableChoice(0) for each in operators if each.type == SEPARABLE})
 
 
 def fused_by_choice(
@@ -48,10 +54,10 @@ def fused_by_choice(
     latency_us: OperatorLatency,
     prepare: Callable[[LoweredModel], None] = lambda network: None,
 ) -> tuple[LoweredModel, Mapping[str, str]]:
-    """The network with one kernel where that is faster, and these choices by key. Each distinct operator is timed once.
+    """The network with other kernels where they are faster, and these choices by key. Equal operators are timed once.
 
     Args:
-        network: with two kernels everywhere.
+        network: with the default everywhere.
         prepare: called with each network before its operators are timed.
     """
     keys = fusion_keys(network)
@@ -59,7 +65,11 @@ def fused_by_choice(
     if choices.times:
         first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
         known |= _timed_fusion(network, first, choices, latency_us, prepare)
-    fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
+    fused = {
+        name: choice
+        for name, key in keys.items()
+        if (choice := _CHOICES.get(known[key] or _TWO, TWO_KERNELS)) != TWO_KERNELS
+    }
     found = network.with_fused(fused) if fused else network
     return found, {keys[name]: str(known[keys[name]]) for name in fused}
 
@@ -80,14 +90,18 @@ def _timed_fusion(
             return latency_us(variants, names[key])
 
     best = {key: (_TWO, GAIN * tried_us(network, key, _TWO)) for key in names}
-    for variant in range(VARIANTS if names else 0):
-        other = network.with_fused(dict.fromkeys(names.values(), variant))
+    summed = {key: name for key, name in names.items() if len(network.model.graph.by_name[name].inputs) > 1}
+    for text, choice in _CHOICES.items():
+        own = summed if choice.other_sum else names
+        if text == _TWO or not own:
+            continue
+        other = network.with_fused(dict.fromkeys(own.values(), choice))
         prepare(other)
-        for key, name in names.items():
-            one = any(isinstance(call.kernel, Separable) for call in other.calls[name])
-            latency = tried_us(other, key, f"{_ONE}{variant}") if one else math.inf
+        for key, name in own.items():
+            applies = choice.variant is None or any(isinstance(call.kernel, Separable) for call in other.calls[name])
+            latency = tried_us(other, key, text) if applies else math.inf
             if latency < best[key][1]:
-                best[key] = (f"{_ONE}{variant}", latency)
+                best[key] = (text, latency)
     return {key: choices.choose(key, text) for key, (text, _) in best.items()}
 
 
@@ -106,11 +120,6 @@ def fusion_keys(network: LoweredModel) -> dict[str, str]:
     """The key of each operator with a choice."""
     operators = (each.name for each in network.model.graph.operators if each.type == SEPARABLE)
     return {name: fusion_key(network, name) for name in operators}
-
-
-def _variant(text: str | None) -> int | None:
-    number = (text or "").removeprefix(_ONE)
-    return int(number) if number != text and number.isdecimal() else None
 
 
 InterleavedLatencies = Callable[[Sequence[LoweredModel]], Sequence[Sequence[float]]]
