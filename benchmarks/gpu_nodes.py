@@ -41,9 +41,10 @@ from iosched.runtime.cuda.cudnn.fastest import BUILD_SECONDS, MAX_WORKSPACE_NBYT
 from iosched.runtime.cuda.cudnn.guess import Copied, CudnnPlanGuess, copied_in
 from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
-from iosched.runtime.cuda.lower.lowering import Lowering
+from iosched.runtime.cuda.lower.lowering import Lowering, lower_stage
 from iosched.runtime.cuda.part_timer import PartTimer
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Stage, Strategy
 
 NETWORKS = (
     "squeezenet", "inception_v3", "googlenet", "randwire", "nasnet_a", "densenet121", "resnet50", "vgg16"
@@ -140,8 +141,12 @@ def _backend(model: Model, device: GpuDescription, precision: str, choose: str) 
     def price(kernels: int) -> float:
         return float(kernels) if choose == "fewest" else 1 / (1 + kernels)
 
-    def alone_us(timer: PartTimer, network: LoweredModel, name: str) -> float:
-        return price(len(network.calls[name]))
+    def alone_us(timer: PartTimer, network: LoweredModel, names: Sequence[str]) -> float:
+        alone = lower_stage(network, Stage(Strategy.CONCURRENT, (tuple(names),)))
+        assert alone is not None
+        is_concat = model.graph.by_name[names[-1]].type == "Concat"
+        hidden = [_hidden(graph, device) for graph in graphs_of(alone)] if is_concat else []
+        return price(len(alone.plan.tasks) + sum(map(bool, hidden)))
 
     def interleaved_us(timer: PartTimer, networks: Sequence[LoweredModel], *_: object) -> list[list[float]]:
         return [[price(sum(map(len, network.calls.values())))] for network in networks]

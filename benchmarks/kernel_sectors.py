@@ -38,7 +38,7 @@ from iosched.runtime.cuda.kernels.reduce import Reduce
 from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.fused import SEPARABLE
+from iosched.runtime.cuda.lower.fused import SEPARABLE, KernelChoice
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 NETWORKS = ("inception_v3", "nasnet_a", "randwire", "squeezenet", "googlenet", "resnet50", "densenet121")
@@ -102,9 +102,11 @@ def cases_of(name: str) -> Iterator[Case]:
     operators = [each.name for each in network.model.graph.operators if each.type == SEPARABLE]
     seen: dict[object, Case] = {}
     uses: Counter[object] = Counter()
-    for version in (network, network.with_fused(dict.fromkeys(operators, 0))):
+    for version in (network, network.with_fused(dict.fromkeys(operators, KernelChoice(0)))):
         for call in (call for operator in version.model.graph.operators for call in version.calls[operator.name]):
             x, y = (version.builder.tensors[each].shape for each in (call.reads[0], call.writes[0]))
+            if any(each not in version.builder.weights for each in call.reads[1:]):  # a sum too
+                continue
             if not isinstance(call.kernel, COUNTED) or x is None or y is None or len(x) != _IMAGE_RANK:
                 continue
             if version is not network and not isinstance(call.kernel, Separable):

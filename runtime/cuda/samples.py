@@ -53,14 +53,16 @@ SAMPLES: Mapping[str, str] = {
         y = LayerNormalization<axis=-1>(x, w, wb) }""",
     "Pad": """(float[2,24,13,11] x) => (float[] y) <int64[8] pads = {0, 0, 1, 2, 0, 0, 2, 1}> {
         y = Pad<mode="reflect">(x, pads) }""",
-    "Pool": "(float[2,24,13,11] x) => (float[] y) { y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x) }",
+    "Pool": """(float[2,24,13,11] x, float[2,24,6,5] v) => (float[] y) {
+        p = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x) y = Add(p, v) }""",
     "Reduce": "(float[2,24,13,11] x) => (float[] y) { y = GlobalAveragePool(x) }",
     "Resize": """(float[2,24,13,11] x) => (float[] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}> {
         y = Resize<mode="linear">(x, , scales) }""",
     "ScaleShift": """(float[2,24,13,11] x, float[24] w, float[24] wb, float[24] wm, float[24] wv) => (float[] y) {
         y = BatchNormalization(x, w, wb, wm, wv) }""",
-    "Separable": """(float[2,32,13,11] x, float[32,1,3,3] w, float[64,32,1,1] wp, float[64] wb) => (float[] y) {
-        r = Relu(x) d = Conv<pads=[1,1,1,1], group=32>(r, w) y = Conv(d, wp, wb) }""",
+    "Separable": """(float[2,32,13,11] x, float[2,32,13,11] v, float[2,64,13,11] u, float[32,1,3,3] w,
+        float[64,32,1,1] wp, float[64] wb) => (float[] y) {
+        s = Add(x, v) r = Relu(s) d = Conv<pads=[1,1,1,1], group=32>(r, w) c = Conv(d, wp, wb) y = Add(c, u) }""",
     "Slice": """(float[2,24,13,11] x) => (float[] y)
         <int64[2] starts = {2, 10}, int64[2] ends = {12, 0}, int64[2] axes = {2, 3}, int64[2] steps = {1, -2}> {
         y = Slice(x, starts, ends, axes, steps) }""",

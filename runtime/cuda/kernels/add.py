@@ -11,7 +11,7 @@ import onnx
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import FLOATS, widened
+from iosched.runtime.cuda.source.elements import FLOATS, summed
 from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
@@ -30,10 +30,7 @@ class AddN:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        total = widened(reads[0])
-        for term in reads[1:]:
-            total = total + widened(term)
-        writes[0][...] = self.activation(total)
+        writes[0][...] = self.activation(summed(reads))
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import C_TYPES, loaded, stored, widened
+from iosched.runtime.cuda.source.elements import C_TYPES, loaded, stored, summed, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.windows import PARAMETERS, Image, Window, WindowLoop, as_images, tap
+from iosched.runtime.cuda.source.windows import Image, Window, WindowLoop, as_images, tap
 from iosched.runtime.plan import View
 
 
@@ -19,8 +19,9 @@ from iosched.runtime.plan import View
 class Depthwise:
     """y = activation(depthwise(relu?(x), weight) + bias?) of one or two dimensions.
 
-    Channel c of y reads channel c // multiplier of x. Reads x (N, C, H, W), the weight of `depthwise_weight`, and an
-    optional float32 bias (C * multiplier,); float32 or float16 with float32 sums. See `WindowLoop`.
+    Channel c of y reads channel c // multiplier of x. Reads `terms` images (N, C, H, W), whose sum is x, the weight of
+    `depthwise_weight`, and an optional float32 bias (C * multiplier,); float32 or float16 with float32 sums. See
+    `WindowLoop`.
 
     Attributes:
         pads: all begins, then all ends; not negative.
@@ -33,26 +34,28 @@ class Depthwise:
     dilations: tuple[int, ...]
     relu: bool = False
     activation: Activation = IDENTITY
+    terms: int = 1
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        window, y = self._window, as_images(writes[0])
-        x, weight = as_images(widened(reads[0])), widened(reads[1]).reshape(*window.kernel, -1)
+        window, y, (first, *rest) = self._window, as_images(writes[0]), reads[self.terms :]
+        x, weight = as_images(summed(reads[: self.terms])), widened(first).reshape(*window.kernel, -1)
         top, left, bottom, right = window.pads
         padded = np.pad(np.maximum(x, 0) if self.relu else x, ((0, 0), (0, 0), (top, bottom), (left, right)))
         padded = padded.repeat(y.shape[1] // x.shape[1], 1)
         total = np.zeros(y.shape, np.float32)
-        if len(reads) > 2:
-            total += reads[2].reshape(1, -1, 1, 1)
+        if rest:
+            total += rest[0].reshape(1, -1, 1, 1)
         for at in np.ndindex(*window.kernel):
             total += weight[at].reshape(1, -1, 1, 1) * tap(padded, window, at, y.shape)
         y[...] = self.activation(total)
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        loop = WindowLoop.of(self._window, Image.of(reads[0]), Image.of(writes[0]))
+        x, *others = map(Image.of, reads[: self.terms])
+        loop = WindowLoop.of(self._window, x, Image.of(writes[0]), others)
         pointers = [Pointer(index) for index in range(len(reads) + 1)]
-        source = self._source(reads[0].dtype, loop, has_bias=len(reads) > 2)
+        source = self._source(reads[0].dtype, loop, has_bias=len(reads) > self.terms + 1)
         return launch(source, "depthwise", loop.threads, [*pointers, *loop.arguments])
 
     @property
@@ -60,13 +63,14 @@ class Depthwise:
         return Window(self.kernel, self.strides, self.pads, self.dilations).as_2d
 
     def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
-        value = loaded(dtype, "input.at[v]")
+        value = " + ".join(loaded(dtype, f"input{k}.at[v]") for k in ["", *range(1, self.terms)])
         # The weight is not transposed.
         tap = "kx * KH + ky" if loop.planar else "ky * KW + kx"
         return _SOURCE.format(
             head=loop.head(dtype),
             type=C_TYPES[dtype],
-            parameters=PARAMETERS,
+            pointers=loop.pointers,
+            parameters=loop.parameters,
             place=loop.place,
             bias=", const float* __restrict__ bias" if has_bias else "",
             first="  const auto first = load<V>(bias + pack * V);" if has_bias else "",
@@ -74,6 +78,7 @@ class Depthwise:
             rows=loop.rows(
                 element=f"fmaxf({value}, 0.0f)" if self.relu else value,
                 outside="0.0f",
+                images=self.terms,
                 before=f"const auto factor = load<V>(weight + ({tap}) * (packs * V));",
                 joined=f"fmaf(seen, {loaded(dtype, 'factor.at[v]')}, sum[t][v])",
             ),
@@ -88,7 +93,7 @@ def depthwise_weight(weight: np.ndarray) -> np.ndarray:
 
 
 _SOURCE = """{head}
-extern "C" __global__ void depthwise(const {type}* __restrict__ x, const {type}* __restrict__ weight{bias},
+extern "C" __global__ void depthwise(const {type}* __restrict__ x, {pointers}const {type}* __restrict__ weight{bias},
                                      {type}* __restrict__ y, {parameters}) {{
 {place}
   weight += pack * V;

@@ -11,17 +11,19 @@ import onnx
 from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, widened
+from iosched.runtime.cuda.source.activation import IDENTITY, Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, summed, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.windows import PARAMETERS, Image, Window, WindowLoop, as_images, tap, window_of
+from iosched.runtime.cuda.source.windows import Image, Window, WindowLoop, as_images, tap, window_of
 from iosched.runtime.plan import View
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Average or maximum of each window, of one or two dimensions; float32 or float16 with float32 sums.
+    """y = activation(average or maximum of each window of x + terms), of one or two dimensions.
 
-    See `WindowLoop`. Windows may reach beyond the padding, as ceil_mode allows.
+    Reads `pooled` images, whose sum is x, then terms of y's shape or (1, C, 1, 1); float32 or float16 with float32
+    sums. See `WindowLoop`. Windows may reach beyond the padding, as ceil_mode allows.
 
     Attributes:
         average: average instead of maximum.
@@ -31,13 +33,16 @@ class Pool:
     window: Window
     average: bool
     counts_pads: bool = False
+    pooled: int = 1
+    activation: Activation = IDENTITY
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        x, y, window = as_images(widened(reads[0])), as_images(writes[0]), self.window.as_2d
+        x, y, window = as_images(summed(reads[: self.pooled])), as_images(writes[0]), self.window.as_2d
         values = _padded(x, window, y.shape, 0.0 if self.average else -np.inf)
         taps = [tap(values, window, at, y.shape) for at in np.ndindex(*window.kernel)]
-        y[...] = sum(taps) / self._counts(x.shape, y.shape) if self.average else np.maximum.reduce(taps)
+        result = sum(taps) / self._counts(x.shape, y.shape) if self.average else np.maximum.reduce(taps)
+        y[...] = self.activation(sum((as_images(widened(term)) for term in reads[self.pooled :]), result))
 
     def _counts(self, shape: Sequence[int], output: Sequence[int]) -> np.ndarray:
         window = self.window.as_2d
@@ -51,26 +56,33 @@ class Pool:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        loop = WindowLoop.of(self.window.as_2d, Image.of(reads[0]), Image.of(writes[0]))
-        arguments = [Pointer(0), Pointer(1), *loop.arguments]
+        (x, *others), y = map(Image.of, reads), Image.of(writes[0])
+        seen = [other if k < self.pooled else other.over(y.shape) for k, other in enumerate(others, 1)]
+        loop = WindowLoop.of(self.window.as_2d, x, y, seen)
+        arguments = [*map(Pointer, range(len(reads) + 1)), *loop.arguments]
         return launch(self._source(reads[0].dtype, loop), "pool", loop.threads, arguments)
 
     def _source(self, dtype: str, loop: WindowLoop) -> str:
         start = "0.0f" if self.average else "__int_as_float(0xff800000)"
         result = "sum[t][v] / (float)(counted_rows * counted_columns)" if self.average else "sum[t][v]"
+        terms = {f"x{k}": other.operand.dtype for k, other in enumerate(loop.others, 1) if k >= self.pooled}
         return _SOURCE.format(
             head=loop.head(dtype),
             type=C_TYPES[dtype],
-            parameters=PARAMETERS,
+            pointers=loop.pointers,
+            parameters=loop.parameters,
             place=loop.place,
             start=start,
             rows=loop.rows(
-                element=loaded(dtype, "input.at[v]"),
+                element=" + ".join(loaded(dtype, f"input{k}.at[v]") for k in ["", *range(1, self.pooled)]),
+                images=self.pooled,
                 outside=start,
                 joined="sum[t][v] + seen" if self.average else "fmaxf(sum[t][v], seen)",
             ),
             counted=self._counted(loop) if self.average else "",
-            result=stored(dtype, result),
+            terms="\n".join(f"    const auto {x}_at = load<V>({x} + row * {x}h + column * {x}w);" for x in terms),
+            total=" + ".join([result, *(loaded(kind, f"{x}_at.at[v]") for x, kind in terms.items())]),
+            result=stored(dtype, self.activation.expression("total")),
         )
 
     def _counted(self, loop: WindowLoop) -> str:
@@ -109,7 +121,8 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 _SOURCE = """{head}
-extern "C" __global__ void pool(const {type}* __restrict__ x, {type}* __restrict__ y, {parameters}) {{
+extern "C" __global__ void pool(const {type}* __restrict__ x, {pointers}{type}* __restrict__ y,
+                                {parameters}) {{
 {place}
   float sum[TILE][V];
 #pragma unroll
@@ -122,9 +135,13 @@ extern "C" __global__ void pool(const {type}* __restrict__ x, {type}* __restrict
     const int column = tile * TILE + t;
     if (column >= out_w) continue;
 {counted}
+{terms}
     Pack<{type}, V> result;
 #pragma unroll
-    for (int v = 0; v < V; ++v) result.at[v] = {result};
+    for (int v = 0; v < V; ++v) {{
+      const float total = {total};
+      result.at[v] = {result};
+    }}
     *reinterpret_cast<Pack<{type}, V>*>(y + column * yw) = result;
   }}
 }}

@@ -16,11 +16,11 @@ from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, MAX_ACCESS_NBYTES, STRIDED, item_nbytes, preamble
 from iosched.runtime.cuda.source.loops import shape_of
 from iosched.runtime.cuda.source.separable import (
-    BODY,
     MMA_OF_HALVES,
     MMA_OF_TF32,
     MULTIPLY_BY_FMA,
     MULTIPLY_BY_TENSOR_CORES,
+    body,
 )
 from iosched.runtime.cuda.source.windows import Image, Window, channel_width, constants
 from iosched.runtime.plan import View
@@ -36,10 +36,11 @@ _MAX_LOADED = 40  # floats of several rows that a thread loads at once
 
 @dataclass(frozen=True)
 class Separable:
-    """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias), of two dimensions.
+    """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias + added), of two dimensions.
 
-    Reads x (N, C, H, W), the taps of `depthwise_weight`, the weight of `pointwise_weight`, and a float32 bias (O,) that
-    includes the depthwise one. Tensor-core inputs are rounded to their type; sums are float32.
+    Reads `terms` images (N, C, H, W), whose sum is x, the taps of `depthwise_weight`, the weight of `pointwise_weight`,
+    a float32 bias (O,) that includes the depthwise one, and images of y's shape that are added. Tensor-core inputs are
+    rounded to their type; sums are float32.
 
     A block computes BM pixels of BN output channels. For each slab of input channels, it computes the depthwise part in
     shared memory and multiplies it on tensor cores, or by FMA (fp32, and fp16 without suitable tensor cores). Where
@@ -63,44 +64,50 @@ class Separable:
     precision: Precision = Precision("fp32")
     variant: int = 0
     gpu: Gpu = H100
+    terms: int = 1
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        x, taps, weight, bias = reads
+        x, (weight, bias, *added) = reads[0], reads[self.terms + 1 :]
         channels, wide = x.shape[1], writes[0].shape[1]
         multiplied = np.float32 if self.by_fma else x.dtype
         inner = np.zeros((x.shape[0], channels, *writes[0].shape[2:]), multiplied)
-        Depthwise(self.kernel, self.strides, self.pads, self.dilations, self.relu).interpret([x, taps], [inner])
+        window = self.kernel, self.strides, self.pads, self.dilations
+        Depthwise(*window, self.relu, terms=self.terms).interpret(reads[: self.terms + 1], [inner])
         matrix = weight[:channels, :wide] if self.by_fma else weight[:wide, :channels].T
         product = np.einsum("nchw,co->nohw", inner.astype(np.float32), matrix.astype(np.float32), optimize=True)
-        writes[0][...] = self.activation(product + bias.reshape(1, -1, 1, 1))
+        writes[0][...] = self.activation(sum(added, product + bias.reshape(1, -1, 1, 1)))
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        x, y = Image.of(reads[0]), Image.of(writes[0])
-        form = self._form(x, y)
+        images = [Image.of(view) for view in (*reads[: self.terms], *reads[self.terms + 3 :])]
+        y = Image.of(writes[0])
+        form = self._form(images[0], y, images[1 : self.terms], images[self.terms :])
         if form.planar:
-            x, y = x.transposed, y.transposed
+            images, y = [image.transposed for image in images], y.transposed
+        x, *_ = images
         batch, wide, height, width = y.shape
         per_row = -(-width // form.group)
         groups = batch * height * per_row
         tiles = -(-wide // form.tile[1])
         blocks = -(-groups * form.group // form.tile[0]) * tiles
-        pitch = shape_of(reads[2])[1]
+        pitch = shape_of(reads[self.terms + 1])[1]
         counts = (groups, per_row, height, width, x.shape[2], x.shape[3], x.shape[1], wide, tiles, pitch)
-        pointers = [Pointer(index) for index in range(5)]
-        arguments = (*pointers, *map(np.int32, counts), *x.steps(1), *y.steps(1))
-        return CudaCall(self._source(form), "separable", (blocks, 1, 1), (_THREADS, 1, 1), arguments)
+        pointers = map(Pointer, range(len(reads) + 1))
+        steps = (step for image in (y, *images) for step in image.steps(1))
+        arguments = (*pointers, *map(np.int32, counts), *steps)
+        source = self._source(form, len(images) - self.terms)
+        return CudaCall(source, "separable", (blocks, 1, 1), (_THREADS, 1, 1), arguments)
 
     @property
     def by_fma(self) -> bool:
         """Whether products are computed in float32."""
         return self.precision.name == "fp32" or (self.precision.name == "fp16" and not self.gpu.multiplies_halves)
 
-    def _form(self, x: Image, y: Image) -> _Form:
+    def _form(self, x: Image, y: Image, terms: Sequence[Image] = (), added: Sequence[Image] = ()) -> _Form:
         dtype = x.operand.dtype
-        out_pack = channel_width(y.shape[1], y)
-        pack = _planar_pack(x) if y.is_planar else channel_width(x.shape[1], x)
+        out_pack = channel_width(y.shape[1], y, *added)
+        pack = _planar_pack(x) if y.is_planar else channel_width(x.shape[1], x, *terms)
         multiplied = item_nbytes("float32" if self.by_fma else dtype)
         forms = [
             _Form(dtype, y.is_planar, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
@@ -147,12 +154,13 @@ class Separable:
         window = self._window(form.planar)
         return (form.group - 1) * window.strides[1] + (window.kernel[1] - 1) * window.dilations[1] + 1
 
-    def _source(self, form: _Form) -> str:
+    def _source(self, form: _Form, added: int) -> str:
         rows, wide = form.tile
         sizes = {
             "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form), "BM": rows,
             "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MAX_ACCESS_NBYTES // item_nbytes(form.dtype),
             "PARTS": self._parts(form), "UNROLLED": max(_MAX_LOADED // (self._columns(form) * form.pack), 1),
+            "TERMS": self.terms, "ADDED": added,
         }  # fmt: skip
         head = [
             preamble([form.dtype]),
@@ -162,7 +170,7 @@ class Separable:
             f"typedef {C_TYPES[form.dtype]} T;",
             f"__device__ __forceinline__ float activate(float x) {{ return {self.activation.expression('x')}; }}",
         ]
-        return "\n".join([*head, LOAD + STRIDED, *self._multiplication(form.dtype), BODY])
+        return "\n".join([*head, LOAD + STRIDED, *self._multiplication(form.dtype), body(self.terms, added)])
 
     def _parts(self, form: _Form) -> int:
         """See `TM` and `WM` in the source."""
@@ -212,9 +220,9 @@ class _Form:
 
 
 def lower_separable(
-    builder: Builder, depthwise: Convolution, pointwise: Convolution, y: str, *, relu: bool, variant: int
+    builder: Builder, depthwise: Convolution, pointwise: Convolution, y: str, terms: Sequence[str] = (), *, variant: int
 ) -> bool:
-    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is read by `depthwise`.
+    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is what `depthwise` reads and `terms` added.
 
     Returns:
         False, with nothing emitted, unless there is one filter for each channel, at most 49 taps, no activation between
@@ -228,10 +236,12 @@ def lower_separable(
     if not (plain and single and still) or taps > MAX_TAPS or min(depthwise.pads) < 0:
         return False
     window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
-    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)
+    relu, count = depthwise.leading_relu, 1 + len(terms)
+    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu, count)
     matrix = pointwise.weight
     reads = (
         depthwise.x,
+        *terms,
         builder.weight(f"{y}/depthwise/weight", depthwise_weight(depthwise.weight)),
         builder.weight(f"{y}/pointwise/weight", pointwise_weight(matrix, by_fma=kernel.by_fma)),
         builder.float32_weight(f"{y}/both/bias", pointwise.bias + matrix[:, :, 0, 0] @ depthwise.bias),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 import onnx
 
@@ -22,12 +23,32 @@ from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.kernels.separable import lower_separable
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.elements import item_nbytes
 
 SUMS = ("Add", "Sum")
 SEPARABLE = "ReluSepConv"
 
+_TILE = 64  # output channels for which `Separable` computes its depthwise part once; may be more
+_MOST_NBYTES = 4 << 20
 
-def lower_sum(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """How a separable convolution or a Concat is computed.
+
+    Attributes:
+        variant: of one kernel for both convolutions, or for the copies of a Concat; None for two kernels, or slices.
+        other_sum: whether the sum before them is computed not as `reads_little` says, but the other way.
+    """
+
+    variant: int | None = None
+    other_sum: bool = False
+
+
+DEFAULT_CHOICE = KernelChoice()
+
+
+def lower_sum(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice) -> bool:
     """A sum of sums, and an activation."""
     activation: Activation | None = IDENTITY
     sums = list(nodes)
@@ -57,7 +78,7 @@ def terms_of(name: str, sums: Sequence[onnx.NodeProto]) -> list[str]:
 
 
 def lower_convolution(
-    builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None
+    builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice
 ) -> bool:
     """One convolution with bias, residual and activation."""
     found = fused_convolution(builder, nodes, operator)
@@ -100,9 +121,9 @@ def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
 
 
 def lower_relu_separable(
-    builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None
+    builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice
 ) -> bool:
-    """A sum, then the depthwise and the pointwise convolution, fused into one kernel if `variant` is given."""
+    """A sum, then the depthwise and the pointwise convolution: in up to three kernels, as `choice` says."""
     first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
     terms = terms_of(nodes[first].input[0], nodes[:first])
     depthwise = plain_convolution(builder, nodes[first + 1], operator)
@@ -111,24 +132,34 @@ def lower_relu_separable(
     pointwise = _pointwise(builder, nodes[first + 2 :], len(depthwise.strides))
     if pointwise is None:
         return False
-    source = terms[0]
-    if len(terms) > 1:
+    tiles = 1 if choice.variant is None else -(-len(pointwise.weight) // _TILE)
+    relu = len(terms) == 1 or reads_little(builder, terms, depthwise.kernel_shape[0] * tiles) != choice.other_sum
+    if not relu:
         source = builder.temporary(f"{operator.name}/sum", builder.shape(terms[0]))
         builder.emit(AddN(RELU), terms, (source,))
-    together = depthwise.reading(source), pointwise
-    if variant is not None and lower_separable(
-        builder, *together, operator.name, relu=len(terms) == 1, variant=variant
-    ):
+        terms = [source]
+    both = replace(depthwise, x=terms[0], leading_relu=relu), pointwise
+    variant = choice.variant
+    if variant is not None and lower_separable(builder, *both, operator.name, terms[1:], variant=variant):
         return True
-    shape = output_shape(builder.shape(source), depthwise)
+    shape = output_shape(builder.shape(terms[0]), depthwise)
     inner = builder.temporary(f"{operator.name}/depthwise", shape)
     weight = builder.weight(f"{operator.name}/depthwise/weight", depthwise_weight(depthwise.weight))
     bias = builder.float32_weight(f"{operator.name}/depthwise/bias", depthwise.bias)
-    kernel = Depthwise(
-        depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations, len(terms) == 1, IDENTITY
-    )
-    builder.emit(kernel, (source, weight, bias), (inner,))
+    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
+    builder.emit(Depthwise(*window, relu, IDENTITY, len(terms)), (*terms, weight, bias), (inner,))
     return lower_conv(builder, pointwise.reading(inner), operator.name, operator.name)
+
+
+def reads_little(builder: Builder, terms: Sequence[str], times: int) -> bool:
+    """Whether windows that read each pixel of a sum `times` times may read its terms instead.
+
+    Then at most 4 MiB more are read and written than with a kernel for the sum: reasoned, not measured, as what an L2
+    cache delivers in the time of a launch.
+    """
+    count = len(terms)
+    shape, dtype = builder.shape(terms[0]), builder.tensors[terms[0]].dtype
+    return ((count - 1) * times - (count + 1)) * prod(shape) * item_nbytes(dtype) <= _MOST_NBYTES
 
 
 def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto], axes: int) -> Convolution | None:

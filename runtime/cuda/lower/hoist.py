@@ -111,7 +111,7 @@ class _Uses:
         if isinstance(call.kernel, Join):
             return call.writes[0] in found
         if isinstance(call.kernel, Depthwise | Separable):
-            return call.kernel.relu
+            return call.kernel.relu and call.kernel.terms == 1
         return is_relu(call) or call.kernel == Unary(RELU)
 
 

@@ -14,7 +14,9 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import H100, Gpu, Precision
 from iosched.runtime.cuda.layout import Layout, is_row_major
+from iosched.runtime.cuda.lower.fused import DEFAULT_CHOICE, KernelChoice
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
+from iosched.runtime.cuda.lower.joined import joined, private_tensors
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.padding import Padding
 from iosched.runtime.cuda.lower.placement import place_calls
@@ -25,7 +27,7 @@ from iosched.scheduler.signature import Signatures
 CALLER_SUFFIX = "@caller"
 """Suffix of the caller's buffers for inputs and outputs that are converted."""
 
-Fused = Mapping[str, int]
+Fused = Mapping[str, KernelChoice]
 NONE: Fused = MappingProxyType({})
 
 
@@ -35,8 +37,8 @@ class LoweredModel:
     Attributes:
         layout: of feature maps.
         gpu: the target GPU.
-        fused: variants of the kernel for a depthwise and a pointwise convolution, by operator; a Concat in it copies
-            operands that cuDNN accesses with one kernel, instead of having them written as slices of its result.
+        fused: how operators with a choice are computed; see `timed_choices`.
+        private: tensors between kernels; see `private_tensors`.
     """
 
     def __init__(
@@ -68,19 +70,20 @@ class LoweredModel:
         self._lowered: dict[str, list[KernelCall]] = {
             operator.name: base._lowered[operator.name]
             if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
-            else lower_operator(self._plain, operator, self._nodes, fused.get(operator.name))
+            else lower_operator(self._plain, operator, self._nodes, fused.get(operator.name, DEFAULT_CHOICE))
             for operator in model.graph.operators
         }
         self._rectified = rectifiable(model.graph, self._lowered)
-        calls = hoisted(self._plain, self._lowered, self._rectified)
+        calls = joined(self._plain, hoisted(self._plain, self._lowered, self._rectified))
+        self.private = private_tensors(model.graph, calls)
         self._padding = Padding(self._plain, [call for own in calls.values() for call in own])
         self.calls = {name: self._padding.padded(own) for name, own in calls.items()}
 
     def with_fused(self, fused: Fused) -> LoweredModel:
-        """The network with one kernel for some operators: for depthwise and pointwise convolution, or to copy.
+        """The network with other kernels for some separable convolutions and Concats.
 
         Args:
-            fused: kernel variants by operator; ignored where the kernel does not apply.
+            fused: choices by operator; ignored where they do not apply.
         """
         return LoweredModel(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 

@@ -8,7 +8,7 @@ k lanes to m lanes by k * m edges of the captured graph, or by an empty node wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 
@@ -20,6 +20,7 @@ from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import JoinNode, Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import MAX_PAIRS, Copy
 from iosched.runtime.cuda.layout import is_row_major
+from iosched.runtime.cuda.lower.joined import sums_in_separables
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.source.elements import MAX_ACCESS_NBYTES
 from iosched.runtime.hazards import CheckedPlan
@@ -104,7 +105,9 @@ def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
     own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
-    for call, site in _stage_calls(network, stage, 0):
+    rank = {operator.name: number for number, operator in enumerate(network.model.graph.operators)}
+    ordered = replace(stage, groups=tuple(tuple(sorted(group, key=rank.__getitem__)) for group in stage.groups))
+    for call, site in _stage_calls(network, ordered, 0):
         own[site.operator].append((call, site))
     sequence: list[tuple[KernelCall, _CallSite | None]] = []
     for operator in network.model.graph.operators:
@@ -119,8 +122,8 @@ def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[t
         yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
     for group, names in enumerate(groups_side_by_side(stage)):
-        for name in names:
-            yield from ((call, _CallSite(name, number, group)) for call in network.calls[name])
+        own = [(call, _CallSite(name, number, group)) for name in names for call in network.calls[name]]
+        yield from sums_in_separables(own, network.private)
 
 
 _AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCall] | None]] = {

@@ -18,8 +18,10 @@ from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.product import lower_product, lower_stacked
 from iosched.runtime.cuda.lower.fused import (
+    DEFAULT_CHOICE,
     SEPARABLE,
     SUMS,
+    KernelChoice,
     lower_convolution,
     lower_relu_separable,
     lower_sum,
@@ -34,17 +36,17 @@ _PRODUCTS = ("Gemm", "MatMul")
 
 
 def lower_operator(
-    builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto], variant: int | None = None
+    builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto], choice: KernelChoice = DEFAULT_CHOICE
 ) -> list[KernelCall]:
     """Calls of one operator, in order.
 
     Args:
         nodes: the model's nodes by first output.
-        variant: of the fused kernel for a depthwise and a pointwise convolution; None for two kernels.
+        choice: how a separable convolution is computed.
     """
     own = [nodes[name] for name in operator.nodes]
     builder.calls.clear()
-    if not _fused(builder, operator, own, variant) and not all(_node(builder, operator, node, own) for node in own):
+    if not _fused(builder, operator, own, choice) and not all(_node(builder, operator, node, own) for node in own):
         builder.calls.clear()
         builder.emit(*session_kernel(builder, operator, own))
     found = list(builder.calls)
@@ -83,12 +85,12 @@ def _merged_products(builder: Builder, operators: Sequence[Operator], nodes: Map
     return found is not None
 
 
-def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
+def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice) -> bool:
     lower = FUSED.get(operator.type)
-    return lower is not None and builder.is_float(operator.name) and lower(builder, operator, nodes, variant)
+    return lower is not None and builder.is_float(operator.name) and lower(builder, operator, nodes, choice)
 
 
-def _product(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
+def _product(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice) -> bool:
     return lower_product(builder, nodes)
 
 
@@ -136,7 +138,7 @@ def _split(builder: Builder, node: onnx.NodeProto) -> bool:
     return True
 
 
-Lower = Callable[[Builder, Operator, Sequence[onnx.NodeProto], int | None], bool]
+Lower = Callable[[Builder, Operator, Sequence[onnx.NodeProto], KernelChoice], bool]
 
 FUSED: Mapping[str, Lower] = {
     "Conv": lower_convolution,

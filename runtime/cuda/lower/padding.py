@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from iosched.runtime.cuda.builder import Builder, Cut, Join, KernelCall, Reshape
+from iosched.runtime.cuda.kernel import Kernel
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -89,14 +90,21 @@ class Padding:
         if kernel == Join(1):
             joined = self._joined(call.reads, gaps)
             return None if (self._channels(call.writes[0]) + _total(joined)) % self._multiple else [joined]
+        if len({gaps.get(name, ()) for name in self._summed(call)}) > 1:
+            return None
         if isinstance(kernel, Dense | Separable) or (isinstance(kernel, Conv) and kernel.groups == 1):
-            return [own[-1] if isinstance(kernel, Conv) and kernel.residual else wanted]
-        if isinstance(kernel, AddN):
-            return own[:1] if len(set(own)) == 1 else None
-        keeps = isinstance(kernel, ScaleShift | Depthwise | Unary | Pool | Resize | Reshape)
+            added = _added(kernel, own)
+            return None if len(set(added)) > 1 else [*added, wanted][:1]
+        keeps = isinstance(kernel, AddN | ScaleShift | Depthwise | Unary | Pool | Resize | Reshape)
         keeps = keeps or (isinstance(kernel, Reduce) and min(kernel.axes) > 1)
         x, y = (self._plain.shape(name)[:2] for name in (call.reads[0], call.writes[0]))
         return own[:1] if keeps and x == y else None
+
+    def _summed(self, call: KernelCall) -> Sequence[str]:
+        """The operands that need equal zeros: what `call` computes is a function of their sum."""
+        if isinstance(call.kernel, Pool):
+            return [name for name in call.reads if name not in self._plain.weights]
+        return call.reads if isinstance(call.kernel, AddN) else call.reads[: getattr(call.kernel, "terms", 1)]
 
     def _channels(self, name: str) -> int:
         return (*self._plain.shape(name), 1, 1)[1]
@@ -121,9 +129,13 @@ class Padding:
             self.builder.tensors[name] = spec
             if name in self._plain.weights:
                 self.builder.weights[name] = self._plain.weights[name]
-        axes = () if gaps.keys().isdisjoint((*call.reads, *call.writes)) else _constant_axes(call)
-        constants = [self._constant(call, name, own, gaps) for name, own in zip(call.reads[1:], axes, strict=False)]
-        return replace(call, reads=(*call.reads[:1], *constants, *call.reads[1 + len(constants) :]))
+        if gaps.keys().isdisjoint((*call.reads, *call.writes)):
+            return call
+        reads = list(call.reads)
+        for index, axes in zip(range(getattr(call.kernel, "terms", 1), len(reads)), _constant_axes(call), strict=False):
+            if reads[index] in self._plain.weights:
+                reads[index] = self._constant(call, reads[index], axes, gaps)
+        return replace(call, reads=tuple(reads))
 
     def _constant(self, call: KernelCall, name: str, axes: Sequence[str], gaps: Gaps) -> str:
         array = self._plain.weights[name]
@@ -158,7 +170,7 @@ def _total(zeros: Zeros) -> int:
 
 
 def _constant_axes(call: KernelCall) -> tuple[tuple[str, ...], ...]:
-    """For each constant after the first operand, the tensors whose channels its axes are, or ""."""
+    """For each constant after the first operands, the tensors whose channels its axes are, or ""."""
     kernel, x, y = call.kernel, call.reads[0], call.writes[0]
     plain = ("",) * len(getattr(kernel, "strides", ()))
     if isinstance(kernel, Conv):
@@ -171,4 +183,13 @@ def _constant_axes(call: KernelCall) -> tuple[tuple[str, ...], ...]:
         return (*plain, x), (x,)
     if isinstance(kernel, Separable):
         return (*plain, x), (x, y) if kernel.by_fma else (y, x), (y,)
+    if isinstance(kernel, Pool):
+        return (("", x),) * (len(call.reads) - 1)
     return ((x,), (x,)) if isinstance(kernel, ScaleShift) else ()
+
+
+def _added(kernel: Kernel, own: Sequence[Zeros]) -> Sequence[Zeros]:
+    """The zeros of images that are added to a product."""
+    if isinstance(kernel, Separable):
+        return own[kernel.terms + 3 :]
+    return own[-1:] if isinstance(kernel, Conv) and kernel.residual else ()

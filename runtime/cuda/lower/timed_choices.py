@@ -1,9 +1,10 @@
 """Lowerings that are chosen by timing: of separable convolutions, of Concats, and the layout of feature maps.
 
 One kernel for a separable convolution saves a launch and memory traffic, but recomputes the depthwise part for each
-tile of output channels, where cuDNN multiplies faster. One kernel that copies a Concat's operands takes a launch, but
-cuDNN copies each slice that it writes where its engine cannot. The best layout depends on shapes, precision, GPU and
-cuDNN. Without a known choice or permission to time, there are two kernels, slices and the preferred layout.
+tile of output channels, where cuDNN multiplies faster. Without a kernel for the sum before it, windows read all its
+terms again. One kernel that copies a Concat's operands takes a launch, but cuDNN copies each slice that it writes where
+its engine cannot. The best layout depends on shapes, precision, GPU and cuDNN. Without a known choice or permission to
+time, there are two kernels, slices and the preferred layout.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ from iosched.runtime.cuda.builder import Join
 from iosched.runtime.cuda.cudnn.chooser import Choices, CudnnPlanCandidate, candidates_from_text, candidates_to_text
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.layout import Layout
-from iosched.runtime.cuda.lower.fused import SEPARABLE
+from iosched.runtime.cuda.lower.fused import DEFAULT_CHOICE, SEPARABLE, KernelChoice
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
-_CONCAT = "Concat"
-VARIANTS = {SEPARABLE: 3, _CONCAT: 1}
-"""Number of variants of one kernel, by type of operator in the order of the choices."""
-
+VARIANTS = 3
 GAIN = 0.97
 """A choice that is not the default must be faster by this factor: less may be noise."""
 
-_DEFAULT = {SEPARABLE: "two kernels", _CONCAT: "slices"}
-_ONE = "one kernel, variant "
+_CONCAT = "Concat"
+_ONE = {f"one kernel, variant {variant}": KernelChoice(variant) for variant in range(VARIANTS)}
+_SUM_INSIDE_OR_NOT = {
+    f"{text}, other sum": KernelChoice(choice.variant, other_sum=True)
+    for text, choice in {"two kernels": DEFAULT_CHOICE, **_ONE}.items()
+}
+CHOICES: Mapping[str, Mapping[str, KernelChoice]] = {
+    SEPARABLE: {"two kernels": DEFAULT_CHOICE, **_ONE, **_SUM_INSIDE_OR_NOT},
+    _CONCAT: {"slices": DEFAULT_CHOICE, "one kernel, variant 0": KernelChoice(0)},
+}
+"""Choices by their stored texts, the default first; by type of operator in the order in which they are made."""
 
 
 OperatorLatency = Callable[[LoweredModel, Sequence[str]], float]
@@ -38,8 +45,11 @@ OperatorLatency = Callable[[LoweredModel, Sequence[str]], float]
 
 def fusion_key(network: LoweredModel, name: str) -> str:
     """Key of an operator's choice: a hash of the kernels that are timed and the layout of their tensors."""
-    kernels = [network.layout_of(each) for each in _timed_with(network, name)]
-    return "fused " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
+    return "fused " + hashlib.sha256(_kernels(network, _timed_with(network, name)).encode()).hexdigest()[:24]
+
+
+def _kernels(network: LoweredModel, names: Iterable[str]) -> str:
+    return repr([network.layout_of(name) for name in names])
 
 
 def _timed_with(network: LoweredModel, name: str) -> list[str]:
@@ -57,7 +67,7 @@ def _timed_with(network: LoweredModel, name: str) -> list[str]:
 def fused_everywhere(network: LoweredModel) -> LoweredModel:
     """The network with one kernel wherever possible."""
     operators = network.model.graph.operators
-    return network.with_fused({each.name: 0 for each in operators if each.type in VARIANTS})
+    return network.with_fused({each.name: KernelChoice(0) for each in operators if each.type in CHOICES})
 
 
 Fusion = tuple[LoweredModel, Mapping[str, str], Sequence[str]]
@@ -70,20 +80,21 @@ def fused_by_choice(
     latency_us: OperatorLatency,
     prepare: Callable[[LoweredModel], None] = lambda network: None,
 ) -> Fusion:
-    """The network with one kernel where that is faster. Each distinct operator is timed once.
+    """The network with other kernels where they are faster. Equal operators are timed once.
 
     Args:
-        network: with nothing fused.
+        network: with the default everywhere.
         prepare: called with each network before its operators are timed.
     """
     chosen, asked = dict[str, str](), list[str]()
-    for kind in VARIANTS:
+    for kind, texts in CHOICES.items():
         keys = fusion_keys(network, kind)
         known = {key: choices.choice(key) for key in keys.values()}
         if choices.times:
             first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
             known |= _timed_fusion(network, kind, first, choices, latency_us, prepare)
-        fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
+        found = {name: texts.get(known[key] or "", DEFAULT_CHOICE) for name, key in keys.items()}
+        fused = {name: choice for name, choice in found.items() if choice != DEFAULT_CHOICE}
         network = network.with_fused({**network.fused, **fused}) if fused else network
         chosen |= {keys[name]: str(known[keys[name]]) for name in fused}
         asked += keys.values()
@@ -98,9 +109,11 @@ def _timed_fusion(
     latency_us: OperatorLatency,
     prepare: Callable[[LoweredModel], None],
 ) -> dict[str, str]:
+    if not names:
+        return {}
     timed = {key: _timed_with(network, name) for key, name in names.items()}
-    if names:
-        prepare(network)
+    default, *others = CHOICES[kind]
+    prepare(network)
 
     def tried_us(variants: LoweredModel, key: str, text: str) -> float:
         if text in choices.fatal(key):
@@ -108,15 +121,19 @@ def _timed_fusion(
         with choices.trying(key, text):
             return latency_us(variants, timed[key])
 
-    best = {key: (_DEFAULT[kind], GAIN * tried_us(network, key, _DEFAULT[kind])) for key in names}
-    for variant in range(VARIANTS[kind] if names else 0):
-        other = network.with_fused({**network.fused, **dict.fromkeys(names.values(), variant)})
+    best = {key: (default, GAIN * tried_us(network, key, default)) for key in names}
+    tried = {key: {_kernels(network, own)} for key, own in timed.items()}
+    for text in others:
+        other = network.with_fused({**network.fused, **dict.fromkeys(names.values(), CHOICES[kind][text])})
+        new = [key for key, own in timed.items() if _kernels(other, own) not in tried[key]]
+        if not new:
+            continue
         prepare(other)
-        for key, own in timed.items():
-            is_other = any(other.layout_of(name) != network.layout_of(name) for name in own)
-            latency = tried_us(other, key, f"{_ONE}{variant}") if is_other else math.inf
+        for key in new:
+            tried[key].add(_kernels(other, timed[key]))
+            latency = tried_us(other, key, text)
             if latency < best[key][1]:
-                best[key] = (f"{_ONE}{variant}", latency)
+                best[key] = (text, latency)
     return {key: choices.choose(key, text) for key, (text, _) in best.items()}
 
 
@@ -135,11 +152,6 @@ def fusion_keys(network: LoweredModel, kind: str) -> dict[str, str]:
     """The key of each operator of type `kind` with a choice."""
     operators = [each.name for each in network.model.graph.operators if each.type == kind]
     return {name: fusion_key(network, name) for name in operators if kind != _CONCAT or _timed_with(network, name)[1:]}
-
-
-def _variant(text: str | None) -> int | None:
-    number = (text or "").removeprefix(_ONE)
-    return int(number) if number != text and number.isdecimal() else None
 
 
 InterleavedLatencies = Callable[[Sequence[LoweredModel]], Sequence[Sequence[float]]]

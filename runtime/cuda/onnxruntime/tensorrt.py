@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -149,6 +147,8 @@ class TensorrtProcess:
         Raises:
             DeviceError: TensorRT is not installed, or does not run the whole model.
         """
+        from multiprocessing import Pipe
+
         more = {"NVIDIA_TF32_OVERRIDE": "0"} if engine.precision == DEFAULT_PRECISION else {}
         self._lock, (self._connection, theirs) = threading.Lock(), Pipe()
         with written(model, engine) as path:
@@ -222,6 +222,8 @@ def serve(handle: int) -> None:
     """Answers a `TensorrtProcess` until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the parent decides when to end
     threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+    from multiprocessing.connection import Connection
+
     connection = Connection(handle)
     model: TensorrtModel | None = None
     while True:

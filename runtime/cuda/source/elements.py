@@ -5,7 +5,9 @@ Half precision is widened to float for arithmetic and rounded once, when stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -78,6 +80,11 @@ def compute_type(dtype: str) -> str:
 def widened(array: np.ndarray) -> np.ndarray:
     """`array` in the type of arithmetic: float32 for half precision."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def summed(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of arrays of one shape, in order, in the type of arithmetic."""
+    return reduce(add, map(widened, arrays))
 
 
 def preamble(dtypes: Iterable[str]) -> str:

@@ -151,7 +151,7 @@ struct Product {
 """
 """Products of halves or tf32, summed in float32."""
 
-BODY = """
+_BODY = """
 constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE;
 constexpr int C_PITCH = BN + (PLANAR ? BM < 32 ? 32 / BM : 1 : 4);  // threads read what they write: down or along rows
 constexpr int SLABS_NBYTES = 2 * STAGE * sizeof(S), C_NBYTES = PARTS * BM * C_PITCH * sizeof(float);
@@ -160,14 +160,22 @@ constexpr bool EARLY = COLUMNS * V <= 28;
 
 // Pixel t of group g is row t * GROUPS + g of a tile.
 struct Place {
-  long long x, y;  // of the image, and of the first output
-  int top, left;   // of the first output's window
-  int count;       // outputs of the group that there are
+  int image, top, left;  // of the first output's window
+  int count;             // outputs of the group that there are
 };
 
-// What a depthwise window gives for G neighbours of a row and V channels.
-__device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restrict__ taps, const Place& at, int in_h,
-                                      int in_w, long long xc, int xh, int xw, int channels, float (&sum)[G][V]) {
+// An image, and its strides.
+struct Image {
+  const T* __restrict__ at;
+  long long n, c, h, w;
+};
+
+// What a depthwise window over the sum of images gives for G neighbours of a row and V channels from c on.
+__device__ __forceinline__ void slide(const Image* images, const T* __restrict__ taps, const Place& at, int in_h,
+                                      int in_w, int c, int channels, float (&sum)[G][V]) {
+  const T* from[TERMS];
+#pragma unroll
+  for (int i = 0; i < TERMS; ++i) from[i] = images[i].at + at.image * images[i].n + c * images[i].c;
 #pragma unroll UNROLLED
   for (int ky = 0; ky < KH; ++ky) {
     const int h = at.top + ky * DH;
@@ -177,11 +185,14 @@ __device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restri
     for (int k = 0; k < COLUMNS; ++k) {
       const int w = at.left + k;
       if (inside && w >= 0 && w < in_w) {
-        const auto input = load_apart<V, !PLANAR>(x + h * xh + w * xw, xc);
 #pragma unroll
-        for (int v = 0; v < V; ++v) {
-          const float value = convert<float, T>(input.at[v]);
-          part[k][v] = RELU ? fmaxf(value, 0.0f) : value;
+        for (int i = 0; i < TERMS; ++i) {
+          const auto input = load_apart<V, !PLANAR>(from[i] + h * (int)images[i].h + w * (int)images[i].w, images[i].c);
+#pragma unroll
+          for (int v = 0; v < V; ++v) {
+            const float value = convert<float, T>(input.at[v]), sum = i ? part[k][v] + value : value;
+            part[k][v] = RELU && i == TERMS - 1 ? fmaxf(sum, 0.0f) : sum;
+          }
         }
       } else {
 #pragma unroll
@@ -212,10 +223,10 @@ __device__ __forceinline__ void fetch(const T* __restrict__ weight, int pitch, i
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
-    const T* __restrict__ x, const T* __restrict__ taps, const T* __restrict__ weight, const float* __restrict__ bias,
-    T* __restrict__ y, int groups, int per_row, int out_h, int out_w, int in_h, int in_w, int channels, int wide,
-    int tiles, int pitch, long long xn, long long xc, long long xh, long long xw, long long yn, long long yc,
-    long long yh, long long yw) {
+    @pointers@, const T* __restrict__ taps, const T* __restrict__ weight, const float* __restrict__ bias,
+    @added pointers@T* __restrict__ y, int groups, int per_row, int out_h, int out_w, int in_h, int in_w, int channels,
+    int wide, int tiles, int pitch, long long yn, long long yc, long long yh, long long yw, @strides@) {
+  const Image images[] = {@images@};  // the terms of x, then those of y
   __shared__ Pack<float, 4> memory[(SLABS_NBYTES > C_NBYTES ? SLABS_NBYTES : C_NBYTES) / 16];
   __shared__ Place places[GROUPS];
   const int first = blockIdx.x / tiles * GROUPS, n0 = blockIdx.x % tiles * BN;
@@ -223,8 +234,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
     const int index = first + g, line = index / (PLANAR ? out_h : per_row);
     const int row = PLANAR ? index % out_h : line % out_h, image = line / (PLANAR ? per_row : out_h);
     const int column = (PLANAR ? line : index) % per_row * G, left = out_w - column;
-    places[g] = {image * xn, image * yn + row * yh + column * yw, row * SH - PT, column * SW - PL,
-                 index >= groups ? 0 : left < G ? left : G};
+    places[g] = {image, row * SH - PT, column * SW - PL, index >= groups ? 0 : left < G ? left : G};
   }
   __syncthreads();
 
@@ -239,7 +249,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
       const Place at = places[g];
       float sum[G][V] = {};
       if (k0 + c < channels && at.count > 0)
-        slide(x + at.x + (k0 + c) * xc, taps + k0 + c, at, in_h, in_w, xc, (int)xh, (int)xw, channels, sum);
+        slide(images, taps + k0 + c, at, in_h, in_w, k0 + c, channels, sum);
 #pragma unroll
       for (int t = 0; t < G; ++t) {
         Pack<S, V> result;
@@ -269,16 +279,34 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
     const int m = PLANAR ? at % BM : at / BN, n = PLANAR ? at / BM : at % BN, t = m / GROUPS;
     const Place place = places[m % GROUPS];
     if (t >= place.count || n0 + n >= wide) continue;
-    Pack<T, W> result;
+    const int row = (place.top + PT) / SH, column = (place.left + PL) / SW + t;
+    Pack<T, W> result, added[ADDED + 1];
+#pragma unroll
+    for (int i = 0; i < ADDED; ++i) {
+      const Image from = images[TERMS + i];
+      added[i] = load<W>(from.at + place.image * from.n + row * from.h + column * from.w + (n0 + n) * from.c);
+    }
 #pragma unroll
     for (int v = 0; v < W; ++v) {
       float sum = bias[n0 + n + v];
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) sum += c[(part * BM + m) * C_PITCH + n + v];
+#pragma unroll
+      for (int i = 0; i < ADDED; ++i) sum += convert<float, T>(added[i].at[v]);
       result.at[v] = convert<T, float>(activate(sum));
     }
-    *reinterpret_cast<Pack<T, W>*>(y + place.y + t * yw + (n0 + n) * yc) = result;
+    *reinterpret_cast<Pack<T, W>*>(y + place.image * yn + row * yh + column * yw + (n0 + n) * yc) = result;
   }
 }
 """
-"""The kernel; `Product` accumulates slabs, `rounded` converts factors to type `S`."""
+"""The kernel, for `body`; `Product` accumulates slabs, `rounded` converts factors to type `S`."""
+
+
+def body(terms: int, added: int) -> str:
+    """The kernel for `terms` images whose sum is convolved, and `added` ones that are added to the result."""
+    sources, extra = [f"x{k}" for k in range(terms)], [f"a{k}" for k in range(added)]
+    strides = (f"long long {name}{axis}" for name in (*sources, *extra) for axis in "nchw")
+    images = (f"{{{name}, {name}n, {name}c, {name}h, {name}w}}" for name in (*sources, *extra))
+    text = _BODY.replace("@strides@", ", ".join(strides)).replace("@images@", ", ".join(images))
+    text = text.replace("@pointers@", ", ".join(f"const T* __restrict__ {name}" for name in sources))
+    return text.replace("@added pointers@", "".join(f"const T* __restrict__ {name}, " for name in extra))

@@ -16,7 +16,7 @@ import onnx
 
 from iosched.models.node_attributes import integers, padding
 from iosched.runtime.cuda.kernel import Argument
-from iosched.runtime.cuda.source.elements import LOAD, preamble
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble
 from iosched.runtime.cuda.source.loops import Loop, Operand, element_strides, pack_width, shape_of
 from iosched.runtime.plan import View
 
@@ -86,6 +86,12 @@ class Image:
         """The image with rows and columns exchanged."""
         (n, c, h, w), (batch, channels, height, width) = self.operand.strides, self.shape
         return Image((batch, channels, width, height), replace(self.operand, strides=(n, c, w, h)))
+
+    def over(self, shape: tuple[int, int, int, int]) -> Image:
+        """The image repeated to the batch and pixels of `shape`."""
+        steps = enumerate(zip(self.shape, self.operand.strides, strict=True))
+        strides = tuple(0 if extent == 1 and axis != 1 else stride for axis, (extent, stride) in steps)
+        return Image(shape, replace(self.operand, strides=strides))
 
     def steps(self, width: int) -> list[Argument]:
         """Strides of N, C, H and W; that of C for a pack of `width` channels."""
@@ -161,9 +167,8 @@ _TILES = (4, 2, 1)
 _MAX_KEPT = 64  # floats of an input row in a thread's registers
 _MAX_UNROLLED = 64  # taps
 
-PARAMETERS = """int count, int packs, int tiles, int out_h, int out_w, int in_h, int in_w, long long xn, long long xc,
+_PARAMETERS = """int count, int packs, int tiles, int out_h, int out_w, int in_h, int in_w, long long xn, long long xc,
     long long xh, long long xw, long long yn, long long yc, long long yh, long long yw"""
-"""C parameters for `WindowLoop.arguments`."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ class WindowLoop:
         planar: whether neighbouring threads take pixels instead of channels.
         pack: neighbouring channels of a thread.
         multiplier: channels of y for each channel of x.
+        others: further images with the channels of x, and its pixels or those of y; x1, x2, and so on in C++.
     """
 
     window: Window
@@ -185,15 +191,17 @@ class WindowLoop:
     planar: bool
     pack: int
     multiplier: int
+    others: tuple[Image, ...] = ()
 
     @classmethod
-    def of(cls, window: Window, x: Image, y: Image) -> WindowLoop:
+    def of(cls, window: Window, x: Image, y: Image, others: Sequence[Image] = ()) -> WindowLoop:
         """The division that fits the strides of `y`."""
         multiplier, planar = y.shape[1] // x.shape[1], y.is_planar
-        pack = channel_width(y.shape[1], x, y) if multiplier == 1 else 1
+        pack = channel_width(y.shape[1], x, y, *others) if multiplier == 1 else 1
         if planar:
-            return cls(window.transposed, x.transposed, y.transposed, planar, pack, multiplier)
-        return cls(window, x, y, planar, pack, multiplier)
+            window, x, y = window.transposed, x.transposed, y.transposed
+            others = [other.transposed for other in others]
+        return cls(window, x, y, planar, pack, multiplier, tuple(others))
 
     @property
     def tile(self) -> int:
@@ -211,18 +219,35 @@ class WindowLoop:
 
     @property
     def arguments(self) -> list[Argument]:
-        """See `PARAMETERS`."""
+        """See `parameters`."""
         _, channels, height, width = self.y.shape
         counts = (self.threads, channels // self.pack, self._tiles, height, width, *self.x.shape[2:])
-        return [*map(np.int32, counts), *self.x.steps(self.pack), *self.y.steps(self.pack)]
+        images = (self.x, self.y, *self.others)
+        return [*map(np.int32, counts), *(step for image in images for step in image.steps(self.pack))]
+
+    @property
+    def parameters(self) -> str:
+        """C parameters for `arguments`."""
+        numbers = range(1, len(self.others) + 1)
+        return ", ".join([_PARAMETERS, *(f"long long x{k}{axis}" for k in numbers for axis in "nchw")])
+
+    @property
+    def pointers(self) -> str:
+        """C parameters for the addresses of `others`, each before a comma."""
+        types = [C_TYPES[other.operand.dtype] for other in self.others]
+        return "".join(f"const {kind}* __restrict__ x{k}, " for k, kind in enumerate(types, 1))
 
     @property
     def place(self) -> str:
-        """C++ that defines `pack`, `tile`, `row`, and the first window's `top` and `left`, and moves x and y there."""
+        """C++ that defines `pack`, `tile`, `row`, and the first window's `top` and `left`, and moves the images there.
+
+        y moves to its row; x and `others` to their first pixel.
+        """
         rows, columns = ("row", "out_h"), ("tile", "tiles")
         pixels = (rows, columns) if self.planar else (columns, rows)
         axes = thread_axes(self.planar, ("pack", "packs"), *pixels)
-        return _PLACE.format(indices=indices(*axes), multiplier=self.multiplier)
+        moves = (f"  x{k} += rest * x{k}n + pack / {self.multiplier} * x{k}c;" for k in range(1, len(self.others) + 1))
+        return "\n".join([_PLACE.format(indices=indices(*axes), multiplier=self.multiplier), *moves])
 
     def head(self, dtype: str) -> str:
         """Start of a source."""
@@ -230,17 +255,21 @@ class WindowLoop:
         named = ", ".join(f"{name} = {value}" for name, value in sizes.items())
         return "\n".join([preamble([dtype]), constants(self.window), f"constexpr int {named};", LOAD])
 
-    def rows(self, *, element: str, outside: str, joined: str, before: str = "") -> str:
+    def rows(self, *, element: str, outside: str, joined: str, before: str = "", images: int = 1) -> str:
         """C++ that joins the inputs of each tap to `sum[TILE][V]`.
 
         Args:
-            element: input value, from `input.at[v]`.
+            element: input value, from `input.at[v]`, and `input1.at[v]` and so on of further images.
             outside: value of missing input.
             joined: new value of `sum[t][v]`, from it and `seen`.
             before: statements for the tap at row `ky`, column `kx`.
+            images: that windows see: x and the first of `others`.
         """
         template = _ROWS_KEPT if self._is_unrolled else _ROWS_READ_AGAIN
-        return template.format(element=element, outside=outside, joined=joined, before=before)
+        loads = " ".join(
+            f"const auto input{k} = load<V>(x{k} + h * x{k}h + w * x{k}w);" for k in ["", *range(1, images)]
+        )
+        return template.format(element=element, outside=outside, joined=joined, before=before, loads=loads)
 
     @property
     def unroll(self) -> str:
@@ -281,7 +310,7 @@ _ROWS_KEPT = """#pragma unroll
     for (int k = 0; k < COLUMNS; ++k) {{
       const int w = left + k;
       if (w >= 0 && w < in_w) {{
-        const auto input = load<V>(x + h * xh + w * xw);
+        {loads}
 #pragma unroll
         for (int v = 0; v < V; ++v) part[k][v] = {element};
       }} else {{
@@ -311,7 +340,7 @@ _ROWS_READ_AGAIN = """  constexpr int t = 0;
     for (int kx = 0; kx < KW; ++kx) {{
       const int w = left + kx * DW;
       if (w < 0 || w >= in_w) continue;
-      const auto input = load<V>(x + h * xh + w * xw);
+      {loads}
       {before}
 #pragma unroll
       for (int v = 0; v < V; ++v) {{

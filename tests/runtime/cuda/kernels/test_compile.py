@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,12 +56,20 @@ def separable(size: int, stride: int, precision: str, gpu: Gpu) -> tuple[SourceK
     return Separable(*window, True, RELU, Precision(precision), gpu=gpu), shapes, ((1, 84, extent, extent),)
 
 
+def summing(kernel: SourceKernel, reads: Shapes, writes: Shapes) -> tuple[SourceKernel, Shapes, Shapes]:
+    """The separable convolution of a sum, with two tensors added."""
+    assert isinstance(kernel, Separable)
+    return replace(kernel, terms=4), (*reads[:1] * 4, *reads[1:], *writes * 2), writes
+
+
 def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Shapes]]:
     for size in (3, 5, 7, 11):
         for stride in (1, 2):
             yield depthwise(size, stride)
     window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
     yield from ((Pool(window, average, average), (IMAGES,), (IMAGES,)) for average in (True, False))
+    yield Pool(window, True, True, 2, RELU), (IMAGES,) * 3, (IMAGES,)
+    yield Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), True, RELU, 3), (*(IMAGES,) * 3, (3, 3, 16), (16,)), (IMAGES,)
     yield from ((Unary(Activation(kind, 0.5, 1.5)), (IMAGES,), (IMAGES,)) for kind in functions)
     yield AddN(RELU), (IMAGES,) * 5, (IMAGES,)
     for batches, m, n, k in ((3, 40, 33, 35), (12, 197, 256, 64), (64, 1024, 64, 1024), (64, 1024, 1024, 64)):
@@ -87,6 +96,7 @@ def separables(dtype: str, gpu: Gpu) -> Iterator[tuple[SourceKernel, Shapes, Sha
     of_floats = ("fp32", "tf32") if gpu.has_tf32 else ("fp32",)
     for precision in of_floats if dtype == "float32" else ("fp16",):
         yield from (separable(size, stride, precision, gpu) for size in (3, 5, 7) for stride in (1, 2))
+        yield summing(*separable(3, 1, precision, gpu))
 
 
 def calls(dtype: str, gpu: Gpu) -> Iterator[CudaCall]:

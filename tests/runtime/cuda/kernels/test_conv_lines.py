@@ -205,7 +205,7 @@ def test_residuals_lie_as_what_they_are_added_to(space: tuple[int, ...], batch: 
         whole = result.strides is None or result.strides == plain_strides(result)
         assert whole
         copies = [task.name for lane in lowering.plan.lanes for task in lane if task.name == "all"]
-        assert len(copies) == (0 if batch == 1 else 2)
+        assert len(copies) == (0 if batch == 1 else 1), "one kernel for both"
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -218,7 +218,7 @@ def test_a_residual_and_its_sum_lie_whole_where_a_concat_reads_them(batch: int) 
         shape = (batch, 8, 6, 7)
         assert [(view.shape, view.strides) for view in found[-2:]] == [(shape, Layout.NHWC.strides_of(shape, 4))] * 2
         copies = [task.name for lane in lowering.plan.lanes for task in lane if task.name == "all"]
-        assert len(copies) == 2
+        assert len(copies) == 1, "one kernel for both"
         assert relative_error(interpreted(lowering, inputs, 1), expected_outputs(model, inputs)) < 1e-5
 
 

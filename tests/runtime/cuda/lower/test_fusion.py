@@ -25,10 +25,12 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Gpu, Precision
+from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import Convolution
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.lower.fused import KernelChoice
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.lowering import lower
 from iosched.runtime.cuda.lower.timed_choices import OperatorLatency, fused_by_choice, fusion_key
@@ -40,7 +42,7 @@ FP32 = Precision("fp32")
 
 
 def all_fused(network: LoweredModel, variant: int = 0) -> LoweredModel:
-    return network.with_fused(dict.fromkeys(separable_operators(network.model), variant))
+    return network.with_fused(dict.fromkeys(separable_operators(network.model), KernelChoice(variant)))
 
 
 def fused_kernels(network: LoweredModel) -> list[Separable]:
@@ -54,7 +56,7 @@ def test_one_kernel_computes_what_two_do(precision: str) -> None:
     kernels = fused_kernels(network)
     assert len(kernels) == len(separable_operators(model)) == 3
     assert {kernel.variant for kernel in kernels} == {1}
-    assert sum(len(own) for own in network.calls.values()) == 4  # and the sum
+    assert sum(len(own) for own in network.calls.values()) == 3  # and none for the sum
     inputs = random_inputs(model.graph.inputs)
     expected = expected_outputs(model, inputs)
     for schedule in (sequential(model.graph), random_schedule(model.graph, 1)):
@@ -76,7 +78,7 @@ def test_all_that_is_timed_is_compiled_before() -> None:
 
     fused_by_choice(network, Kept(), latency_us, prepared.append)
     assert prepared[0] is network
-    assert len(prepared) == 4
+    assert len(prepared) == 8
     assert timed
 
 
@@ -113,16 +115,16 @@ POINTWISE = Convolution("", np.ones((5, 8, 1, 1)), np.zeros(5), (1, 1), (0, 0, 0
 )
 def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolution) -> None:
     builder = Builder.of(separables(), FP32)
-    assert not lower_separable(builder, depthwise, pointwise, "a", relu=True, variant=0)
+    assert not lower_separable(builder, depthwise, pointwise, "a", variant=0)
     assert builder.calls == []
-    assert lower_separable(builder, PLAIN, POINTWISE, "a", relu=True, variant=0)
+    assert lower_separable(builder, PLAIN, POINTWISE, "a", variant=0)
     assert len(builder.calls) == 1
 
 
 def test_what_is_alike_is_lowered_once() -> None:
     model = separables()
     network = LoweredModel(model, FP32)
-    other = network.with_fused({"a": 0})
+    other = network.with_fused({"a": KernelChoice(0)})
     assert isinstance(other.calls["a"][-1].kernel, Separable)
     assert other.calls["b"] == network.calls["b"]
     assert other.with_fused({}).calls["a"][-1].kernel == network.calls["a"][-1].kernel
@@ -133,8 +135,8 @@ def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
     small = Gpu(capability=90, processors=8)
     driver = HostDriver(gpu=small)
     backend = CudaBackend(separables(), driver, HostChoice(driver), FP32)
-    assert backend._network.with_fused({"a": 0}).gpu == small
-    kernels = [call.kernel for call in backend._network.with_fused({"a": 0}).calls["a"]]
+    assert backend._network.with_fused({"a": KernelChoice(0)}).gpu == small
+    kernels = [call.kernel for call in backend._network.with_fused({"a": KernelChoice(0)}).calls["a"]]
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
@@ -144,7 +146,7 @@ def takes(*latencies_us: float) -> tuple[OperatorLatency, list[tuple[str, int | 
 
     def latency(network: LoweredModel, names: Sequence[str]) -> float:
         (name,) = names
-        variant = network.fused.get(name)
+        variant = network.fused.get(name, KernelChoice()).variant
         asked.append((name, variant))
         return latencies_us[0 if variant is None else variant + 1]
 
@@ -163,10 +165,28 @@ def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
     assert len(fused_kernels(found)) == 3
     assert chosen == kept.known
     assert len(chosen) == 2
-    assert len(asked) == 2 * 4
+    assert len(asked) == 2 * 4 + 4  # the sum inside and outside
     again, same, _ = fused_by_choice(network, Kept(kept.known, times=False), latency)
     assert (again.fused, same) == (found.fused, chosen)
-    assert len(asked) == 2 * 4
+    assert len(asked) == 2 * 4 + 4
+
+
+@pytest.mark.parametrize("variant", [None, 0, 2])
+def test_a_sum_is_computed_in_the_other_place_where_that_is_faster(variant: int | None) -> None:
+    network, kept, best = LoweredModel(separables(), FP32), Kept(), KernelChoice(variant, other_sum=True)
+
+    def latency_us(timed: LoweredModel, names: Sequence[str]) -> float:
+        return 5.0 if timed.fused.get(names[0]) == best else 10.0
+
+    found, chosen, _ = fused_by_choice(network, kept, latency_us)
+    assert list(found.fused.values()) == [best]
+    (text,) = chosen.values()
+    assert text == f"{'two kernels' if variant is None else f'one kernel, variant {variant}'}, other sum"
+    last = separable_operators(network.model)[-1]
+    sums = [AddN(RELU) in {call.kernel for call in each.calls[last]} for each in (network, found)]
+    assert sums == [False, True]
+    again, *_ = fused_by_choice(network, Kept(kept.known, times=False), latency_us)
+    assert again.fused == found.fused
 
 
 def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
@@ -192,7 +212,7 @@ def test_what_another_process_chose_or_spoiled_holds() -> None:
     assert key == fusion_key(network, "b") != fusion_key(network, separable_operators(network.model)[-1])
     for text, fused in (("one kernel, variant 2", {"a": 2, "b": 2}), ("one kernel, variant x", {}), ("", {})):
         found, *_ = fused_by_choice(network, Kept({key: text}, times=False), takes()[0])
-        assert dict(found.fused) == fused
+        assert dict(found.fused) == {name: KernelChoice(variant) for name, variant in fused.items()}
 
 
 @pytest.mark.slow
@@ -232,17 +252,17 @@ def test_a_variant_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(CudaExecutor, "time_many", timed)
     model, driver, lost = separables(), HostDriver(), 0
-    for _ in range(3):
+    for _ in range(4):
         with ProfileDatabase(tmp_path / "p.db") as database:
             choices = StoredCudnnPlans(database, "gpu")
             try:
                 backend = CudaBackend(model, driver, HostChoice(driver), FP32, choices=choices, layout=Layout.NHWC)
             except DeviceLostError:
                 lost += 1
-    assert lost == 2  # each of two kinds of operators
-    assert set(backend._network.fused.values()) == {2}
+    assert lost == 3  # each of two kinds of operators, and one of them with a kernel for its sum
+    assert set(backend._network.fused.values()) == {KernelChoice(2)}
     assert backend.notes[0].startswith("Kernels and layouts skipped because they crashed the GPU or the process")
-    assert "2 (first: 'one kernel, variant 1')" in backend.notes[0]
+    assert "3 (first: 'one kernel, variant 1')" in backend.notes[0]
 
 
 @needs_compiler
@@ -330,7 +350,7 @@ def test_only_what_cudnn_accesses_is_copied() -> None:
         nodes += [make_node("Conv", [f"p{k}", f"w{k}"], [f"d{k}"])]
         nodes += [make_node("Concat", [f"c{k}", f"d{k}"], [f"c{k + 1}"], axis=1)]
     model = loaded(proto_of([*nodes, make_node("Relu", ["c3"], ["y"])], {"x": (1, 8, 6, 6)}, ["y"], weights))
-    network = LoweredModel(model, FP32).with_fused(dict.fromkeys(("c1", "c2", "c3"), 0))
+    network = LoweredModel(model, FP32).with_fused(dict.fromkeys(("c1", "c2", "c3"), KernelChoice(0)))
     views = network.placement.views
     assert [views[f"c{k}"].buffer for k in range(4)] == ["c3"] * 4
     assert [views[f"d{k}"].buffer for k in range(3)] == ["d0", "d1", "d2"]

@@ -12,6 +12,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower import lowered_model as network_module
+from iosched.runtime.cuda.lower.fused import KernelChoice
 from iosched.runtime.cuda.lower.hoist import is_relu
 from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 from iosched.runtime.cuda.lower.lowering import lower
@@ -43,12 +44,12 @@ def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 681, 461), ("randwire", 294, 182)])
+@pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 613, 375), ("randwire", 237, 179)])
 def test_one_kernel_for_two(name: str, two: int, one: int) -> None:
-    assert "in strict float32 NASNet-A runs 461 kernels instead of 681, RandWire 182 instead of 294" in PAGE
+    assert "in strict float32 NASNet-A runs 375 kernels instead of 613, RandWire 179 instead of 237" in PAGE
     plain = network(name)
     assert n_kernels(plain) == two
-    assert n_kernels(plain.with_fused(dict.fromkeys(separable_operators(plain.model), 0))) == one
+    assert n_kernels(plain.with_fused(dict.fromkeys(separable_operators(plain.model), KernelChoice(0)))) == one
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v3", "densenet121", "resnet50"])

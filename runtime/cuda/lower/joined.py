@@ -1,0 +1,155 @@
+"""Joins small kernels of several operators, where the tensors between them have one reader and are no graph outputs.
+
+`joined` is for every schedule, like `hoist`: a kernel moves to an operator that always runs after all that it reads.
+What depends on the order of operators is left to `sums_in_separables`, for each group of a stage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import prod
+from operator import or_
+from typing import TypeVar
+
+from iosched.models.graph import ComputationGraph
+from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.conv import Conv
+from iosched.runtime.cuda.kernels.pool import Pool
+from iosched.runtime.cuda.kernels.separable import Separable
+from iosched.runtime.cuda.lower.hoist import Calls
+from iosched.runtime.cuda.source.activation import IDENTITY
+
+T = TypeVar("T")
+Owned = Sequence[tuple[KernelCall, T]]
+"""Calls in an order in which they may run, each with its owner."""
+
+
+def joined(builder: Builder, calls: Calls) -> dict[str, list[KernelCall]]:
+    """`calls` by operator with fewer or smaller kernels; may add tensors and constants to `builder`.
+
+    An average moves behind the 1x1 convolution that reads it, unless that has more output than input channels. A pool
+    moves into the sum that reads it, and a sum into a separable convolution if the other terms are always known before.
+    """
+    graph, private = builder.model.graph, private_tensors(builder.model.graph, calls)
+    found = [(call, operator) for operator, own in calls.items() for call in own]
+    found = _pools_in_sums(builder, _pools_last(builder, found, private), private)
+    makers = {name: operator for call, operator in found for name in call.writes}
+    bit = {operator.name: 1 << number for number, operator in enumerate(graph.operators)}
+    before: dict[str, int] = {}
+    for operator in graph.operators:
+        known = (before[name] | bit[name] for name in graph.predecessors[operator.name])
+        before[operator.name] = reduce(or_, known, 0)
+
+    def is_before(name: str, at: int) -> bool:
+        return name not in makers or bool(before[found[at][1]] & bit[makers[name]])
+
+    result: dict[str, list[KernelCall]] = {operator: [] for operator in calls}
+    for call, owner in sums_in_separables(found, private, is_before):
+        result[owner].append(call)
+    return result
+
+
+def private_tensors(graph: ComputationGraph, calls: Calls) -> frozenset[str]:
+    """Tensors with one reader that are no graph outputs."""
+    counts = Counter(name for own in calls.values() for call in own for name in call.reads)
+    return frozenset(name for name, count in counts.items() if count == 1).difference(graph.outputs)
+
+
+def sums_in_separables(
+    calls: Owned[T], private: frozenset[str], is_before: Callable[[str, int], bool] | None = None
+) -> list[tuple[KernelCall, T]]:
+    """`calls` with sums in the separable convolutions that write one of their terms.
+
+    Args:
+        private: see `private_tensors`.
+        is_before: whether a tensor is known before the call of this index; by default, if no later call writes it.
+    """
+    writer = {name: index for index, (call, _) in enumerate(calls) for name in call.writes}
+    known = is_before or (lambda name, index: writer.get(name, -1) < index)
+    found: dict[int, tuple[KernelCall, T]] = dict(enumerate(calls))
+    for index, (call, _) in enumerate(calls):
+        if not isinstance(call.kernel, AddN):
+            continue
+        for term in private.intersection(call.reads):  # of several separable convolutions, only the last one fits
+            others = tuple(name for name in call.reads if name != term)
+            at = writer.get(term, index)
+            first, owner = found.get(at, calls[index])
+            kernel = first.kernel
+            if not isinstance(kernel, Separable) or not kernel.activation.is_identity:
+                continue
+            if all(known(name, at) for name in others):
+                made = replace(kernel, activation=call.kernel.activation)
+                found[at] = KernelCall(made, (*first.reads, *others), call.writes), owner
+                del found[index]
+                break
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _PlainPool:
+    """A pool without terms whose result is private."""
+
+    kernel: Pool
+    shape: tuple[int, ...]
+    x: str = field(compare=False)
+    index: int = field(compare=False)
+    operator: str = field(compare=False)
+
+
+def _plain_pools(builder: Builder, calls: Owned[str], private: Collection[str]) -> dict[str, _PlainPool]:
+    """By result; equal for equal windows over images of one shape."""
+    return {
+        call.writes[0]: _PlainPool(call.kernel, builder.shape(call.reads[0]), call.reads[0], index, operator)
+        for index, (call, operator) in enumerate(calls)
+        if isinstance(call.kernel, Pool) and len(call.reads) == 1 and call.kernel.activation.is_identity
+        if call.writes[0] in private
+    }
+
+
+def _pools_in_sums(builder: Builder, calls: Owned[str], private: Collection[str]) -> list[tuple[KernelCall, str]]:
+    pools, found = _plain_pools(builder, calls, private), dict(enumerate(calls))
+    for index, (call, operator) in enumerate(calls):
+        first = next((name for name in call.reads if name in pools), None)
+        if not isinstance(call.kernel, AddN) or first is None:
+            continue
+        kernel = pools[first].kernel
+        taken = [name for name in call.reads if pools.get(name) == pools[first]] if kernel.average else [first]
+        reads = *(pools[name].x for name in taken), *(name for name in call.reads if name not in taken)
+        made = replace(kernel, pooled=len(taken), activation=call.kernel.activation)
+        found[index] = KernelCall(made, reads, call.writes), operator
+        for name in taken:
+            del found[pools[name].index]
+    return list(found.values())
+
+
+def _pools_last(builder: Builder, calls: Owned[str], private: Collection[str]) -> list[tuple[KernelCall, str]]:
+    pools, found = _plain_pools(builder, calls, private), list(calls)
+    for index, (call, operator) in enumerate(calls):
+        pool, kernel = pools.get(call.reads[0]) if call.reads else None, call.kernel
+        if pool is None or not isinstance(kernel, Conv) or not _commutes(builder, pool, kernel, call):
+            continue
+        y = call.writes[0]
+        linear, weight = builder.temporary(f"{y}/linear", builder.shape(y)), call.reads[1]
+        product = replace(kernel, bias=False, activation=IDENTITY)
+        found[pool.index] = KernelCall(product, (pool.x, weight), (linear,)), pool.operator
+        last, reads = replace(pool.kernel, activation=kernel.activation), [linear]
+        if kernel.bias:
+            bias = builder.weights[call.reads[2]].reshape(1, -1, *(1,) * len(kernel.strides))
+            reads.append(builder.float32_weight(f"{y}/pixels", bias))
+        found[index] = KernelCall(last, tuple(reads), (y,)), operator
+    return found
+
+
+def _commutes(builder: Builder, pool: _PlainPool, kernel: Conv, call: KernelCall) -> bool:
+    """Whether the pool is an average whose windows begin at each pixel, and `call` a 1x1 convolution for it.
+
+    A convolution of other groups or padding has another size of weights or of its result.
+    """
+    x, y = pool.shape, builder.shape(call.writes[0])
+    steps = {*pool.kernel.window.strides, *kernel.strides}
+    still = prod(builder.shape(call.reads[1])) == x[1] * y[1] and x[2:] == y[2:] and steps == {1}
+    return pool.kernel.average and still and y[1] <= x[1] and not (kernel.leading_relu or kernel.residual)
