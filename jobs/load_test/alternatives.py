@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,12 +10,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from iosched.jobs.load_test.model_process import ModelProcess
+from iosched.jobs.loading.batches import LoadedBatches
+from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.jobs.serving.policy import DEFAULT_WAITING
 from iosched.jobs.serving.served_models import ServedModels, serve_together
+from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import allowed_cpus, has_whole_machine
 from iosched.runtime.executor import Requests
-from iosched.runtime.inputs import Arrays
+from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.openvino_model import open_requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 
@@ -83,14 +86,31 @@ def calls(
 def open_iosched(served: Mapping[str, Served], threads: int) -> Calls:
     """All models on the same cores by iosched, without a policy."""
     together = serve_together({name: each.model for name, each in served.items()}, threads=threads)
-    return calls_of(together, {name: partial(together.run, name, each.inputs) for name, each in served.items()})
+    return calls_of(together, {name: each.inputs for name, each in served.items()})
 
 
-def calls_of(together: ServedModels, runs: Mapping[str, Run]) -> Calls:
+def calls_of(together: ServedModels, inputs: Mapping[str, Arrays]) -> Calls:
     """Runs of models that are open; each request has a thread that waits for its cores."""
     frees = ExitStack()
     frees.callback(together.close)
-    return Calls(runs, dict.fromkeys(runs, ThreadPoolExecutor(together.cores + DEFAULT_WAITING * len(runs))), frees)
+    callers = ThreadPoolExecutor(together.cores + DEFAULT_WAITING * len(inputs))
+    return Calls(runs_of(together, inputs), dict.fromkeys(inputs, callers), frees)
+
+
+def runs_of(together: ServedModels, inputs: Mapping[str, Arrays]) -> Mapping[str, Run]:
+    """A run of each model on fixed inputs."""
+    return {name: partial(together.run, name, each) for name, each in inputs.items()}
+
+
+def random_requests(together: ServedModels) -> Mapping[str, Arrays]:
+    """Random inputs for each model, at its smallest batch size."""
+    return {name: random_inputs(_inputs_of(model)) for name, model in together.models.items()}
+
+
+def _inputs_of(model: LoadedModel | LoadedBatches) -> Sequence[TensorSpec]:
+    if isinstance(model, LoadedModel):
+        return model.inputs
+    return model.model.at(model.schedules.batch_sizes[0]).graph.inputs
 
 
 def default_settings(threads: int) -> ReferenceSettings:

@@ -17,34 +17,37 @@ from iosched.runtime.cores import cpu_count
 from iosched.runtime.device import DeviceInfo
 
 
-class PlanCost(msgspec.Struct, frozen=True):
-    """Median latency of a request on some cores, with its 95 % interval."""
+class Measured(msgspec.Struct, frozen=True):
+    """A median with its 95 % interval."""
 
-    cores: int
-    batch_size: int
-    latency_us: float
-    low_us: float
-    high_us: float
+    value: float
+    low: float
+    high: float
 
 
 class PolicyModel(msgspec.Struct, frozen=True):
-    """A model; its path is relative to the file, and `cores` are the steps of `ModelPolicy`."""
+    """A model.
+
+    Attributes:
+        path: relative to the file.
+        latency_us: of a request, by the number of cores.
+        cores: see `ModelPolicy.cores`.
+    """
 
     path: str
     sha256: str
     rate_per_s: float
     p99_us: float
-    plans: tuple[PlanCost, ...]
+    latency_us: dict[int, Measured]
     cores: tuple[tuple[float, int], ...]
 
 
 class PolicyPair(msgspec.Struct, frozen=True):
-    """How many times as long a request of each model takes next to one of the other, with 95 % intervals."""
+    """How many times as long a request of `model` takes next to those of `other`."""
 
-    models: tuple[str, str]
-    slowdown: tuple[float, float]
-    low: tuple[float, float]
-    high: tuple[float, float]
+    model: str
+    other: str
+    slowdown: Measured
 
 
 class PolicyMachine(msgspec.Struct, frozen=True):

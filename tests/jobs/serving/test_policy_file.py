@@ -15,7 +15,7 @@ from small_models import branches, chain, feeds_for, loaded
 
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.jobs.serving.policy_file import (
-    PlanCost,
+    Measured,
     PolicyFile,
     PolicyMachine,
     PolicyModel,
@@ -39,13 +39,13 @@ def file(tmp_path: Path) -> PolicyFile:
     (tmp_path / "sub").mkdir()
     onnx.save(branches(), tmp_path / "sub" / "a.onnx")
     onnx.save(chain(), tmp_path / "b.onnx")
-    plan = PlanCost(1, 1, 10.0, 9.0, 11.0)
+    latency_us = {1: Measured(10.0, 9.0, 11.0)}
     paths = {"a": "sub/a.onnx", "b": "b.onnx"}
     models = {
-        name: PolicyModel(path, hash_of(tmp_path / path), 5.0, 5e4, (plan,), ((0.5, 2), (0.9, 1)))
+        name: PolicyModel(path, hash_of(tmp_path / path), 5.0, 5e4, latency_us, ((0.5, 2), (0.9, 1)))
         for name, path in paths.items()
     }
-    pair = PolicyPair(("a", "b"), (1.5, 1.1), (1.4, 1.0), (1.6, 1.2))
+    pair = PolicyPair("a", "b", Measured(1.5, 1.4, 1.6))
     return PolicyFile(PolicyMachine.of(CPU, cpu_count()), models, (pair,))
 
 
