@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from iosched.jobs.load_test.model_process import ModelProcess
 from iosched.jobs.loading.batches import LoadedBatches
@@ -40,39 +40,35 @@ class Served:
 
 
 Run = Callable[[], Mapping[str, Any]]
+Opener = Callable[[Model], Reference | Requests | ModelProcess]
 
 
-class _Runnable(Protocol):
-    def run(self, inputs: Arrays) -> Mapping[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
+@dataclass(frozen=True, eq=False)
 class Calls:
     """Models that threads of this process call, in order of arrival.
 
     Attributes:
-        callers: the threads that call a model, by its name; models may share them.
+        runs: calls a model, by its name.
+        callers: the threads that call it; models may share them.
+        frees: closes the models.
     """
 
-    def __init__(self, runs: Mapping[str, Run], callers: Mapping[str, ThreadPoolExecutor], frees: ExitStack) -> None:
-        self.callers = callers
-        self._runs, self._frees = runs, frees
+    runs: Mapping[str, Run]
+    callers: Mapping[str, ThreadPoolExecutor]
+    frees: ExitStack
 
     def submit(self, model: str) -> Future[Mapping[str, Any]]:
         """Puts a run of the model into the queue of its callers."""
-        return self.callers[model].submit(self._runs[model])
+        return self.callers[model].submit(self.runs[model])
 
     def close(self) -> None:
         """Ends the callers, and frees the models."""
         for each in set(self.callers.values()):
             each.shutdown(cancel_futures=True)
-        self._frees.close()
+        self.frees.close()
 
 
-def calls(
-    served: Mapping[str, Served], opener: Callable[[Model], _Runnable], callers: Mapping[str, ThreadPoolExecutor]
-) -> Calls:
+def calls(served: Mapping[str, Served], opener: Opener, callers: Mapping[str, ThreadPoolExecutor]) -> Calls:
     """Opens each model with `opener`; raises what it raises."""
     runs: dict[str, Run] = {}
     with ExitStack() as frees:
@@ -140,17 +136,13 @@ def open_one_per_core(served: Mapping[str, Served], threads: int) -> Calls:
 
 def open_streams(served: Mapping[str, Served], threads: int) -> Calls:
     """OpenVINO's settings for throughput."""
-
-    def opener(model: Model) -> Requests:
-        return Requests(open_requests(model, threads, threads))
-
-    return calls(served, opener, _callers_each(served, threads))
+    return calls(served, lambda model: Requests(open_requests(model, threads, threads)), _callers_each(served, threads))
 
 
 def open_processes(served: Mapping[str, Served], threads: int) -> Calls:
     """A process for each model, with a session of onnxruntime in its default settings."""
     settings = default_settings(threads)
-    return calls(served, lambda model: ModelProcess(model, settings, threads), _callers_each(served, threads))
+    return calls(served, lambda model: ModelProcess(model, settings), _callers_each(served, threads))
 
 
 def _callers_each(served: Mapping[str, Served], count: int) -> Mapping[str, ThreadPoolExecutor]:

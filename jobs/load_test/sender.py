@@ -17,7 +17,7 @@ from threading import Semaphore
 from typing import Any, Protocol
 
 from iosched.jobs.load_test.arrivals import Segment
-from iosched.models.errors import ExecutionError
+from iosched.models.errors import ExecutionError, first_line
 
 _LEAD_S = 0.01
 _LONGEST_RUN_S = 60.0
@@ -69,14 +69,14 @@ class _Request:
         try:
             self.answer = alternative.submit(self.model)
         except Exception as error:  # noqa: BLE001 - its queue is full
-            self.reason = _first_line(error)
+            self.reason = first_line(error)
             return
         self.answer.add_done_callback(lambda answer: self._finish(answer, done))
 
     def _finish(self, answer: Future[Any], done: Semaphore) -> None:
         now_s, error = time.perf_counter(), None if answer.cancelled() else answer.exception()
         if error is not None:
-            self.reason = _first_line(error)
+            self.reason = first_line(error)
         elif not answer.cancelled():
             self.answered_s, self.reason = now_s, ""
         done.release()
@@ -84,10 +84,6 @@ class _Request:
     def result(self) -> Answer:
         latency_us, lag_us = ((each - self.due_s) * 1e6 for each in (self.answered_s, self.sent_s))
         return Answer(self.model, latency_us, lag_us, self.reason)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def send(alternative: Alternative, segment: Segment, patience_s: float) -> tuple[Answer, ...]:

@@ -75,12 +75,13 @@ def test_default_settings_leave_the_whole_machine_to_onnxruntime(monkeypatch: py
 def test_a_process_that_ends_early_is_an_error_not_a_wait(served: dict[str, Served]) -> None:
     each = next(iter(served.values()))
     process = ModelProcess(each.model, ReferenceSettings())
+    pid = process._manager._process.pid  # type: ignore[attr-defined]
     try:
         assert compare(process.run(each.inputs), each.expected).passed
-        os.kill(process.pid, 9)
+        os.kill(pid, 9)
         with pytest.raises(ExecutionError, match="ended early"):
             process.run(each.inputs)
     finally:
         process.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
+        os.kill(pid, 0)
