@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
-from iosched.jobs.load_test.alternatives import OPENERS, Served, default_settings
+from iosched.jobs.load_test.alternatives import OPENERS, Calls, Served, default_settings
 from iosched.jobs.load_test.arrivals import Arrival, Segment, divided, poisson
 from iosched.jobs.load_test.latencies import LoadRow
-from iosched.jobs.load_test.sender import Alternative, Answer, send
+from iosched.jobs.load_test.sender import Answer, send
 from iosched.jobs.observer import Observer, Silence
 from iosched.models.errors import DeviceError, IoschedError, MismatchError
 from iosched.models.model import Model
@@ -119,12 +119,8 @@ class LoadResult:
         least = least_samples(0.99)
         for row in self.first:
             if row.requests < least:
-                more = (
-                    ""
-                    if not row.requests
-                    else f": use --duration {math.ceil(_MORE * least / row.requests * row.seconds)}"
-                )
-                yield f"{row.requests} requests of {row.model} are too few for p99, which takes {least}{more}."
+                few = f"{row.requests} requests of {row.model} are too few for p99, which takes {least}"
+                yield f"{few}: use --duration {math.ceil(_MORE * least * row.seconds / max(row.requests, 1))}."
 
     def _late(self) -> Iterator[str]:
         most_us = _LATE * min(self.lone_us.values())
@@ -156,7 +152,7 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
     served = {name: served_alone(model, threads) for name, model in models.items()}
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        opened: dict[str, Alternative] = {}
+        opened: dict[str, Calls] = {}
         for name in dict.fromkeys(settings.names or OPENERS):
             observer.progress(len(opened), None, f"opening {name}")
             try:
@@ -174,20 +170,21 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
     return LoadResult(rows, device.name, threads, settings.seed, lone_us, missing)
 
 
-def _checked(name: str, served: Mapping[str, Served], threads: int) -> Alternative:
+def _checked(name: str, served: Mapping[str, Served], threads: int) -> Calls:
     """Opens an alternative, and compares its outputs with onnxruntime's.
 
     Raises:
         MismatchError: they differ.
     """
-    with ExitStack() as on_error:
-        alternative = OPENERS[name](served, threads)
-        on_error.callback(alternative.close)
+    alternative = OPENERS[name](served, threads)
+    try:
         for model, each in served.items():
             found = compare(alternative.submit(model).result(), each.expected)
             if not found.passed:
                 raise MismatchError(f"{name} computes other outputs of {model}: {found.reasons[0]}")
-        on_error.pop_all()
+    except BaseException:
+        alternative.close()
+        raise
     return alternative
 
 
@@ -197,7 +194,7 @@ class LoadTest:
 
     settings: LoadSettings
     lone_us: Mapping[str, float]
-    opened: Mapping[str, Alternative]
+    opened: Mapping[str, Calls]
     observer: Observer
 
     def rows(self, left_s: float) -> tuple[LoadRow, ...]:
@@ -211,7 +208,7 @@ class LoadTest:
             for name, alternative in self.opened.items():
                 self.observer.progress(count - 1, len(segments), f"sending requests to {name}")
                 wait_until_idle()
-                answers[name] += send(alternative, segment, patience_s)
+                answers[name] += send(alternative.submit, segment, patience_s)
             if 2 * time.monotonic() - round_s > end_s:  # another round would end too late
                 break
         seconds = sum(segment.seconds for segment in segments[:count])
