@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from iosched.profiler.measuring.statistics import Interval
 
 _OBJECT = "device threads seconds rows lag_us latencies_us missing notes"
-_QUANTILES = " ".join(f"p{n}_us=p{n}.value p{n}_low_us=p{n}.low p{n}_high_us=p{n}.high" for n in (50, 90, 99))
+_ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
+_QUANTILES = " ".join(f"{name}{end}_us=quantiles.{name}.{key}" for name in ("p50", "p90", "p99") for end, key in _ENDS)
 _ROW = f"name model rate_per_s requests {_QUANTILES} deadline_us goodput_per_s unanswered"
 _OTHERS = "baseline schedule rounds background_load profile_db plot"
 """Options of `bench` without requests."""
@@ -162,9 +163,9 @@ def _quantile(found: Interval | None) -> str:
 LOAD_COLUMNS: list[tuple[str, Callable[[LoadRow], str]]] = [
     ("model", lambda row: row.model),
     ("", lambda row: row.name),
-    ("p50 (95 % interval)", lambda row: _quantile(row.p50)),
-    ("p90 (95 % interval)", lambda row: _quantile(row.p90)),
-    ("p99 (95 % interval)", lambda row: _quantile(row.p99)),
+    ("p50 (95 % interval)", lambda row: _quantile(row.quantiles["p50"])),
+    ("p90 (95 % interval)", lambda row: _quantile(row.quantiles["p90"])),
+    ("p99 (95 % interval)", lambda row: _quantile(row.quantiles["p99"])),
     ("in time", lambda row: f"{row.goodput_per_s:,.1f}/s"),
     ("unanswered", lambda row: f"{row.unanswered:,}"),
 ]

@@ -63,12 +63,11 @@ class PolicySearchResult:
 
 
 def _notes(row: LoadRow) -> Iterator[str]:
-    if row.p99 is None:
+    if row.quantiles["p99"] is None:
         yield f"{row.requests} requests of {row.model} are too few for p99."
-    quantiles = {"p99": row.p99, "p90": row.p90, "p50": row.p50}
-    above = [name for name, found in quantiles.items() if found is not None and found.value > row.deadline_us]
+    above = [name for name, found in row.quantiles.items() if found is not None and found.value > row.deadline_us]
     if above:
-        yield f"{above[0]} of {row.model} is above {row.deadline_us / 1e3:.1f} ms."
+        yield f"{above[-1]} of {row.model} is above {row.deadline_us / 1e3:.1f} ms."
 
 
 def search_policy(
@@ -200,7 +199,8 @@ def _p99_us(latency_us: Mapping[int, float], count: int, slowdown: float, cores:
 
 def _merit(rows: Sequence[LoadRow]) -> tuple[float, float]:
     """Requests in time, then how far p90 stays below the deadlines."""
-    return sum(row.goodput_per_s for row in rows), -sum(row.p90.value / row.deadline_us for row in rows if row.p90)
+    known = [(row.quantiles["p90"], row.deadline_us) for row in rows]
+    return sum(row.goodput_per_s for row in rows), -sum(p90.value / deadline_us for p90, deadline_us in known if p90)
 
 
 def _compared(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from hashlib import file_digest
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +12,7 @@ import msgspec
 from iosched.jobs.loading.loaded_model import read_file
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.plan_entry import model_sha256
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.device import DeviceInfo
 
@@ -94,9 +94,8 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 (hex) of a file."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+    """SHA-256 (hex) of a model, with the external data that iosched writes."""
+    return model_sha256(path, path.stat().st_size)
 
 
 def read_policy(path: Path) -> PolicyFile:
@@ -111,7 +110,7 @@ def read_policy(path: Path) -> PolicyFile:
         each = found.models[name]
         if ".." in Path(each.path).parts or Path(each.path).is_absolute():
             raise InvalidScheduleError(f"{path}: the path of model {name!r} leads out of its folder")
-        if not model.is_file() or hash_of(model) != each.sha256:
+        if not (model.is_file() and model.stat().st_size) or hash_of(model) != each.sha256:
             raise InvalidScheduleError(f"{path} is for another {model}: measure again with 'iosched batch --requests'")
     return found
 

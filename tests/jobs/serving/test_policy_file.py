@@ -77,8 +77,18 @@ def test_changed_and_missing_models_are_refused(file: PolicyFile, tmp_path: Path
     onnx.save(chain(seed=1), tmp_path / "b.onnx")
     with pytest.raises(InvalidScheduleError, match=r"for another .*b\.onnx: measure again"):
         serve_together(path)
+    (tmp_path / "b.onnx").write_bytes(b"")
+    with pytest.raises(InvalidScheduleError, match="for another"):
+        read_policy(path)
     (tmp_path / "b.onnx").unlink()
     with pytest.raises(InvalidScheduleError, match="for another"):
+        read_policy(path)
+
+
+def test_changed_external_data_is_refused(file: PolicyFile, tmp_path: Path) -> None:
+    path = written(file, tmp_path)
+    (tmp_path / "b.onnx.data").write_bytes(b"weights")
+    with pytest.raises(InvalidScheduleError, match=r"for another .*b\.onnx"):
         read_policy(path)
 
 
