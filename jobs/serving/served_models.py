@@ -232,10 +232,11 @@ def serve_together(
     """
     if isinstance(models, str | os.PathLike):
         file = read_policy(Path(models))
+        models = file.paths(Path(models))
         fitting, remark = adapted(file, resolve("cpu").info, threads)
-        if remark is not None:
+        if policy is None and remark is not None:
             warnings.warn(remark, OtherDeviceWarning, stacklevel=users_level())
-        models, policy = file.paths(Path(models)), policy or fitting
+        policy = policy or fitting
     served = ServedModels(policy, threads=threads)
     try:
         for name, source in models.items():

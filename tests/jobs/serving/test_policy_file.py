@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +135,6 @@ def test_another_machine_gets_cores_by_the_load(file: PolicyFile, tmp_path: Path
     path = written(msgspec.structs.replace(file, machine=machine), tmp_path)
     with pytest.warns(OtherDeviceWarning, match="measured on 100 cores"), serve_together(path) as served:
         assert served.models.keys() == {"a", "b"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OtherDeviceWarning)
+        serve_together(path, ServingPolicy()).close()  # the policy of the file is not used
