@@ -166,7 +166,9 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
         if not opened:
             raise DeviceError(f"no alternative can be opened: {'; '.join(missing.values())}")
         lone_us = {name: each.lone_us for name, each in served.items()}
-        rows = LoadTest(settings, lone_us, opened, observer).rows(began_s + TOTAL_S - time.monotonic())
+        deadlines_s = {name: DEADLINE_RUNS * each_us / 1e6 for name, each_us in lone_us.items()}
+        test = LoadTest(settings, {**deadlines_s, **settings.deadlines_s}, opened, observer)
+        rows = test.rows(began_s + TOTAL_S - time.monotonic())
     return LoadResult(rows, device.name, threads, settings.seed, lone_us, missing)
 
 
@@ -190,10 +192,10 @@ def _checked(name: str, served: Mapping[str, Served], threads: int) -> Calls:
 
 @dataclass(frozen=True, eq=False)
 class LoadTest:
-    """Alternatives that are open, and the requests for them; `lone_us` are the latencies of the models alone."""
+    """Alternatives that are open, and the requests for them with the deadline of each model."""
 
     settings: LoadSettings
-    lone_us: Mapping[str, float]
+    deadlines_s: Mapping[str, float]
     opened: Mapping[str, Calls]
     observer: Observer
 
@@ -202,7 +204,7 @@ class LoadTest:
         end_s = time.monotonic() + left_s if self.settings.duration_s is None else math.inf
         segments = self._segments(end_s - time.monotonic())
         answers: dict[str, list[Answer]] = {name: [] for name in self.opened}
-        patience_s = max(_LEAST_PATIENCE_S, *map(self._deadline_s, self.lone_us))
+        patience_s = max(_LEAST_PATIENCE_S, *self.deadlines_s.values())
         for count, segment in enumerate(segments, 1):
             round_s = time.monotonic()
             for name, alternative in self.opened.items():
@@ -212,7 +214,9 @@ class LoadTest:
             if 2 * time.monotonic() - round_s > end_s:  # another round would end too late
                 break
         seconds = sum(segment.seconds for segment in segments[:count])
-        return tuple(self._row(name, model, seconds, answers[name]) for model in self.lone_us for name in self.opened)
+        return tuple(
+            self._row(name, model, seconds, answers[name]) for model in self.deadlines_s for name in self.opened
+        )
 
     def _segments(self, left_s: float) -> Sequence[Segment]:
         """Segments of requests; by default so many that all alternatives end within `left_s`."""
@@ -229,10 +233,7 @@ class LoadTest:
     def _row(self, name: str, model: str, seconds: float, answers: Sequence[Answer]) -> LoadRow:
         own = tuple(each for each in answers if each.model == model)
         rate = self.settings.rates.get(model) or len(own) / seconds
-        return LoadRow(name, model, rate, self._deadline_s(model) * 1e6, seconds, own)
-
-    def _deadline_s(self, model: str) -> float:
-        return self.settings.deadlines_s.get(model) or DEADLINE_RUNS * self.lone_us[model] / 1e6
+        return LoadRow(name, model, rate, self.deadlines_s[model] * 1e6, seconds, own)
 
 
 def served_alone(model: Model, threads: int) -> Served:

@@ -111,20 +111,19 @@ def search_policy(
                 both = product(paths, repeat=2)
                 pairs = tuple(PolicyPair(name, other, _slowdown(runs[name], runs[other])) for name, other in both)
     by_cores = {name: {count: each.value for count, each in found.items()} for name, found in latency_us.items()}
-    lone_us = {name: min(each.values()) for name, each in by_cores.items()}
     models = {
         name: PolicyModel(
             path=own[name],
             sha256=hash_of(path),
             rate_per_s=rates[name],
-            p99_us=(p99_s or {}).get(name, DEADLINE_RUNS * lone_us[name] / 1e6) * 1e6,
+            p99_us=(p99_s or {}).get(name, DEADLINE_RUNS * min(by_cores[name].values()) / 1e6) * 1e6,
             latency_us=latency_us[name],
             cores=cores_by_load(by_cores[name], _mean_slowdown(name, pairs, rates), cores),
         )
         for name, path in paths.items()
     }
     file = PolicyFile(PolicyMachine.of(resolve("cpu").info, cores), models, pairs)
-    return _compared(file, paths, lone_us, observer)
+    return _compared(file, paths, observer)
 
 
 def _time_us(run: Run) -> float:
@@ -203,22 +202,18 @@ def _merit(rows: Sequence[LoadRow]) -> tuple[float, float]:
     return sum(row.goodput_per_s for row in rows), -sum(p90.value / deadline_us for p90, deadline_us in known if p90)
 
 
-def _compared(
-    found: PolicyFile, paths: Mapping[str, Path], lone_us: Mapping[str, float], observer: Observer
-) -> PolicySearchResult:
+def _compared(found: PolicyFile, paths: Mapping[str, Path], observer: Observer) -> PolicySearchResult:
     """Sends the planned requests to the models by the policy and by the rule without one."""
     policies = {"policy": found.policy, "no policy": ServingPolicy()}
-    settings = LoadSettings(
-        {name: each.rate_per_s for name, each in found.models.items()},
-        deadlines_s={name: each.p99_us / 1e6 for name, each in found.models.items()},
-    )
+    settings = LoadSettings({name: each.rate_per_s for name, each in found.models.items()})
+    deadlines_s = {name: each.p99_us / 1e6 for name, each in found.models.items()}
     with ExitStack() as stack:
         opened = {}
         for name, policy in policies.items():
             served = serve_together(paths, policy, threads=found.machine.cores)
             opened[name] = calls_of(served, random_requests(served))
             stack.callback(opened[name].close)
-        rows = LoadTest(settings, lone_us, opened, observer).rows(_COMPARED_S)
+        rows = LoadTest(settings, deadlines_s, opened, observer).rows(_COMPARED_S)
     chosen = max(policies, key=lambda name: _merit([row for row in rows if row.name == name]))
     if chosen != "policy":
         models = {name: msgspec.structs.replace(each, cores=()) for name, each in found.models.items()}

@@ -38,13 +38,11 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
 
     def replaced(latency_ms: dict[str, float]) -> None:
         def rows(self: LoadTest, left_s: float) -> tuple[LoadRow, ...]:
-            for name in self.lone_us:
+            for name in self.deadlines_s:
                 assert all(each.submit(name).result() for each in self.opened.values())
             return tuple(
-                LoadRow(
-                    name, model, 5.0, self.settings.deadlines_s[model] * 1e6, 2.0, (Answer(model, ms * 1e3, 0.0),) * 40
-                )
-                for model in self.lone_us
+                LoadRow(name, model, 5.0, self.deadlines_s[model] * 1e6, 2.0, (Answer(model, ms * 1e3, 0.0),) * 40)
+                for model in self.deadlines_s
                 for name, ms in latency_ms.items()
             )
 
