@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -259,7 +260,7 @@ def simulate(
 ) -> dict[str, list[float]]:
     """Microseconds from the arrival to the end of each request, by model; infinite if it is refused."""
     dispatcher, ends, ended_s = (
-        Dispatcher(cores, policy, overlaps=False),
+        Dispatcher(cores, replace(policy, overlap_ratio=None)),
         list[tuple[float, int]](),
         [math.inf] * len(arrivals),
     )

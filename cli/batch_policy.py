@@ -45,13 +45,14 @@ def batch_policy(
 ) -> None:
     """Run `batch` with requests, write the policy, and print how it was compared."""
     from iosched.jobs.load_test.policy_search import search_policy
+    from iosched.jobs.loading.plan import path_in
 
     if others := flags_given(*_OTHERS):
         raise UsageError(f"--requests composes nothing: leave {others[0]} out")
     named = parse_named(models)
     names = [each.name for each in named]
     rates = for_models(rates, names, "--requests")
-    paths = {each.name: _file(each.source) for each in named}
+    paths = {each.name: path_in(_file(each.source)) for each in named}
     output = output or Destination("-o", Path("policy.json"))
     check_destinations([output], inputs=paths.values(), as_json=as_json)
     note_before(["cpu"], threads)

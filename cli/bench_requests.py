@@ -11,7 +11,7 @@ import click
 
 from iosched.cli.common.complete import complete_file
 from iosched.cli.common.json_objects import json_object
-from iosched.cli.common.named_models import files_of, parse_numbered, read_models
+from iosched.cli.common.named_models import NamedModel, files_of, parse_numbered, read_models
 from iosched.cli.common.options import Binding, F, flags_given, gathered
 from iosched.cli.common.output import INPUTS_SEED, check_destinations, emit_result, note, note_before
 from iosched.cli.common.progress import progress_bar
@@ -22,13 +22,13 @@ from iosched.models.errors import UsageError
 from iosched.profiler.baselines.names import UNDER_LOAD
 
 if TYPE_CHECKING:
-    from iosched.jobs.load_test.arrivals import Arrival
     from iosched.jobs.load_test.latencies import LoadRow
     from iosched.jobs.load_test.load_test import LoadResult
     from iosched.profiler.measuring.statistics import Interval
 
 _OBJECT = "device threads seconds rows lag_us latencies_us missing notes"
-_QUANTILES = " ".join(f"p{n}_us=p{n}.value p{n}_low_us=p{n}.low p{n}_high_us=p{n}.high" for n in (50, 90, 99))
+_ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
+_QUANTILES = " ".join(f"{name}{end}_us=quantiles.{name}.{key}" for name in ("p50", "p90", "p99") for end, key in _ENDS)
 _ROW = f"name model rate_per_s requests {_QUANTILES} deadline_us goodput_per_s unanswered"
 _OTHERS = "baseline schedule rounds background_load profile_db plot"
 """Options of `bench` without requests."""
@@ -93,7 +93,9 @@ def bench_requests(
     as_json: bool,
 ) -> None:
     """Run `bench` with requests, and print its result."""
+    from iosched.jobs.load_test.arrivals import parse_arrivals
     from iosched.jobs.load_test.load_test import LoadSettings, load_test
+    from iosched.jobs.loading.plan import path_in
 
     if others := flags_given(*_OTHERS.split()):
         raise UsageError(f"--requests and --arrivals do not use {others[0]}: leave it out")
@@ -103,12 +105,13 @@ def bench_requests(
         raise UsageError(f"--requests measures CPUs only: leave --device {device} out")
     if unknown := [name for name in names if name not in UNDER_LOAD]:
         raise UsageError(f"--with {unknown[0]} does not serve several models: choose from {', '.join(UNDER_LOAD)}")
-    named = parse_numbered(models)
+    named = [NamedModel(each.name, str(path_in(each.source))) for each in parse_numbered(models)]
     check_destinations([], inputs=files_of(named), as_json=as_json)
     own = [each.name for each in named]
+    path = requests.arrivals
     settings = LoadSettings(
-        rates=for_models(requests.rates, own, "--requests") if requests.arrivals is None else {},
-        arrivals=_planned(requests.arrivals, own),
+        rates=for_models(requests.rates, own, "--requests") if path is None else {},
+        arrivals=() if path is None else parse_arrivals(path.read_text(errors="replace"), own, str(path)),
         duration_s=requests.duration_s,
         deadlines_s=for_models(requests.deadlines_s, own, "--deadline") if requests.deadlines_s else {},
         names=names,
@@ -121,16 +124,8 @@ def bench_requests(
     _emit(result, as_json)
 
 
-def _planned(path: Path | None, names: Sequence[str]) -> tuple[Arrival, ...]:
-    from iosched.jobs.load_test.arrivals import parse_arrivals
-
-    return () if path is None else parse_arrivals(path.read_text(errors="replace"), names, str(path))
-
-
 def _emit(result: LoadResult, as_json: bool) -> None:
-    for name, reason in result.missing.items():
-        note(f"{name} is skipped: {reason}")
-    for line in result.notes:
+    for line in (*(f"{name} is skipped: {reason}" for name, reason in result.missing.items()), *result.notes):
         note(line)
     if as_json:
         emit_result(as_object(result), {**INPUTS_SEED, "arrivals": result.seed})
@@ -145,9 +140,9 @@ def _emit(result: LoadResult, as_json: bool) -> None:
 
 def as_object(result: LoadResult) -> dict[str, object]:
     """JSON object of `bench --requests --json`."""
-    latencies_us: dict[str, dict[str, Sequence[float]]] = {name: {} for name in result.names}
-    for row in result.rows:
-        latencies_us[row.name][row.model] = row.latencies_us
+    latencies_us = {
+        name: {row.model: row.latencies_us for row in result.rows if row.name == name} for name in result.names
+    }
     rows = [load_row_object(row) for row in result.rows]
     return json_object(result, _OBJECT, rows=rows, latencies_us=latencies_us)
 
@@ -168,9 +163,9 @@ def _quantile(found: Interval | None) -> str:
 LOAD_COLUMNS: list[tuple[str, Callable[[LoadRow], str]]] = [
     ("model", lambda row: row.model),
     ("", lambda row: row.name),
-    ("p50 (95 % interval)", lambda row: _quantile(row.p50)),
-    ("p90 (95 % interval)", lambda row: _quantile(row.p90)),
-    ("p99 (95 % interval)", lambda row: _quantile(row.p99)),
+    ("p50 (95 % interval)", lambda row: _quantile(row.quantiles["p50"])),
+    ("p90 (95 % interval)", lambda row: _quantile(row.quantiles["p90"])),
+    ("p99 (95 % interval)", lambda row: _quantile(row.quantiles["p99"])),
     ("in time", lambda row: f"{row.goodput_per_s:,.1f}/s"),
     ("unanswered", lambda row: f"{row.unanswered:,}"),
 ]

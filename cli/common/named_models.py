@@ -68,7 +68,7 @@ def name_of(text: str) -> str:
     """Default name of a model: the network in the zoo, or the stem of the file."""
     if text.startswith(ZOO):
         return text.removeprefix(ZOO)
-    return Path(text).name.removesuffix(".onnx").removesuffix(".iosched")
+    return Path(text).name.removesuffix(".onnx").removesuffix(".plan").removesuffix(".iosched")
 
 
 def read_models(named: Sequence[NamedModel], binding: Binding, *, skips_broken: bool) -> dict[str, Model]:

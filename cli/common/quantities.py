@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
+from iosched.cli.common.named_models import name_of
 from iosched.models.errors import UsageError
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -22,9 +23,7 @@ def parse_duration(text: str) -> float:
     Raises:
         click.BadParameter: it has another form.
     """
-    unit = next((unit for unit in _SECONDS if text.endswith(unit)), None)
-    number = "" if unit is None else text.removesuffix(unit)
-    return _positive(number, text, "50ms") * _SECONDS.get(unit or "", 1.0)
+    return _positive(text, _SECONDS, "50ms")
 
 
 def parse_seconds(text: str) -> float:
@@ -34,12 +33,13 @@ def parse_seconds(text: str) -> float:
 
 def parse_rate(text: str) -> float:
     """Requests per second of a text such as 20/s."""
-    return _positive(text.removesuffix("/s") if text.endswith("/s") else "", text, "20/s")
+    return _positive(text, {"/s": 1.0}, "20/s")
 
 
-def _positive(number: str, text: str, form: str) -> float:
+def _positive(text: str, units: Mapping[str, float], form: str) -> float:
+    unit = next((unit for unit in units if text.endswith(unit)), None)
     try:
-        found = float(number)
+        found = math.nan if unit is None else float(text.removesuffix(unit)) * units[unit]
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
@@ -52,8 +52,11 @@ def by_name(parse: Callable[[str], float]) -> Callable[[click.Context, click.Par
 
     def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> ByName:
         del ctx, param
-        pairs = (word.rpartition("=") for word in (text or "").split(",") if word.strip())
-        return {name.strip(): parse(value.strip()) for name, _, value in pairs}
+        pairs = [] if text is None else [word.rpartition("=") for word in text.split(",")]
+        found = {name.strip(): parse(value.strip()) for name, _, value in pairs}
+        if len(found) < len(pairs):
+            raise click.BadParameter(f"{text!r} has two values for one model.")
+        return found
 
     return callback
 
@@ -64,6 +67,7 @@ def for_models(values: ByName, names: Sequence[str], option: str) -> dict[str, f
     Raises:
         UsageError: a name is that of no model, or a model has no value.
     """
+    values = {name if name in names else name_of(name): value for name, value in values.items()}
     if unknown := [name for name in values if name and name not in names]:
         raise UsageError(f"{option} {unknown[0]}: there is no such model; models are {', '.join(names)}")
     if missing := [name for name in names if name not in values and _ALL not in values]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from iosched.jobs.load_test.model_process import ModelProcess
+from iosched.jobs.loading.batches import LoadedBatches
+from iosched.jobs.loading.loaded_model import LoadedModel
 from iosched.jobs.serving.policy import DEFAULT_WAITING
 from iosched.jobs.serving.served_models import ServedModels, serve_together
+from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import allowed_cpus, has_whole_machine
 from iosched.runtime.executor import Requests
-from iosched.runtime.inputs import Arrays
+from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.openvino_model import open_requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 
@@ -37,39 +40,35 @@ class Served:
 
 
 Run = Callable[[], Mapping[str, Any]]
+Opener = Callable[[Model], Reference | Requests | ModelProcess]
 
 
-class _Runnable(Protocol):
-    def run(self, inputs: Arrays) -> Mapping[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
+@dataclass(frozen=True, eq=False)
 class Calls:
     """Models that threads of this process call, in order of arrival.
 
     Attributes:
-        callers: the threads that call a model, by its name; models may share them.
+        runs: calls a model, by its name.
+        callers: the threads that call it; models may share them.
+        frees: closes the models.
     """
 
-    def __init__(self, runs: Mapping[str, Run], callers: Mapping[str, ThreadPoolExecutor], frees: ExitStack) -> None:
-        self.callers = callers
-        self._runs, self._frees = runs, frees
+    runs: Mapping[str, Run]
+    callers: Mapping[str, ThreadPoolExecutor]
+    frees: ExitStack
 
     def submit(self, model: str) -> Future[Mapping[str, Any]]:
         """Puts a run of the model into the queue of its callers."""
-        return self.callers[model].submit(self._runs[model])
+        return self.callers[model].submit(self.runs[model])
 
     def close(self) -> None:
         """Ends the callers, and frees the models."""
         for each in set(self.callers.values()):
             each.shutdown(cancel_futures=True)
-        self._frees.close()
+        self.frees.close()
 
 
-def calls(
-    served: Mapping[str, Served], opener: Callable[[Model], _Runnable], callers: Mapping[str, ThreadPoolExecutor]
-) -> Calls:
+def calls(served: Mapping[str, Served], opener: Opener, callers: Mapping[str, ThreadPoolExecutor]) -> Calls:
     """Opens each model with `opener`; raises what it raises."""
     runs: dict[str, Run] = {}
     with ExitStack() as frees:
@@ -83,14 +82,31 @@ def calls(
 def open_iosched(served: Mapping[str, Served], threads: int) -> Calls:
     """All models on the same cores by iosched, without a policy."""
     together = serve_together({name: each.model for name, each in served.items()}, threads=threads)
-    return calls_of(together, {name: partial(together.run, name, each.inputs) for name, each in served.items()})
+    return calls_of(together, {name: each.inputs for name, each in served.items()})
 
 
-def calls_of(together: ServedModels, runs: Mapping[str, Run]) -> Calls:
+def calls_of(together: ServedModels, inputs: Mapping[str, Arrays]) -> Calls:
     """Runs of models that are open; each request has a thread that waits for its cores."""
     frees = ExitStack()
     frees.callback(together.close)
-    return Calls(runs, dict.fromkeys(runs, ThreadPoolExecutor(together.cores + DEFAULT_WAITING * len(runs))), frees)
+    callers = ThreadPoolExecutor(together.cores + DEFAULT_WAITING * len(inputs))
+    return Calls(runs_of(together, inputs), dict.fromkeys(inputs, callers), frees)
+
+
+def runs_of(together: ServedModels, inputs: Mapping[str, Arrays]) -> Mapping[str, Run]:
+    """A run of each model on fixed inputs."""
+    return {name: partial(together.run, name, each) for name, each in inputs.items()}
+
+
+def random_requests(together: ServedModels) -> Mapping[str, Arrays]:
+    """Random inputs for each model, at its smallest batch size."""
+    return {name: random_inputs(_inputs_of(model)) for name, model in together.models.items()}
+
+
+def _inputs_of(model: LoadedModel | LoadedBatches) -> Sequence[TensorSpec]:
+    if isinstance(model, LoadedModel):
+        return model.inputs
+    return model.model.at(model.schedules.batch_sizes[0]).graph.inputs
 
 
 def default_settings(threads: int) -> ReferenceSettings:
@@ -120,17 +136,13 @@ def open_one_per_core(served: Mapping[str, Served], threads: int) -> Calls:
 
 def open_streams(served: Mapping[str, Served], threads: int) -> Calls:
     """OpenVINO's settings for throughput."""
-
-    def opener(model: Model) -> Requests:
-        return Requests(open_requests(model, threads, threads))
-
-    return calls(served, opener, _callers_each(served, threads))
+    return calls(served, lambda model: Requests(open_requests(model, threads, threads)), _callers_each(served, threads))
 
 
 def open_processes(served: Mapping[str, Served], threads: int) -> Calls:
     """A process for each model, with a session of onnxruntime in its default settings."""
     settings = default_settings(threads)
-    return calls(served, lambda model: ModelProcess(model, settings, threads), _callers_each(served, threads))
+    return calls(served, lambda model: ModelProcess(model, settings), _callers_each(served, threads))
 
 
 def _callers_each(served: Mapping[str, Served], count: int) -> Mapping[str, ThreadPoolExecutor]:

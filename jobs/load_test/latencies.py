@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ import numpy as np
 from iosched.jobs.load_test.sender import Answer
 from iosched.profiler.measuring.statistics import CONFIDENCE, Interval, least_samples, quantile_interval
 
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _RESAMPLES = 200
 
 
@@ -54,19 +55,9 @@ class LoadRow:
         return sum(each <= self.deadline_us for each in self.latencies_us) / self.seconds
 
     @cached_property
-    def p50(self) -> Interval | None:
-        """The median; None with too few requests for its interval, as in the other quantiles."""
-        return quantile_under_load(self.latencies_us, 0.5)
-
-    @cached_property
-    def p90(self) -> Interval | None:
-        """The latency that nine requests in ten are faster than."""
-        return quantile_under_load(self.latencies_us, 0.9)
-
-    @cached_property
-    def p99(self) -> Interval | None:
-        """The latency that 99 requests in 100 are faster than."""
-        return quantile_under_load(self.latencies_us, 0.99)
+    def quantiles(self) -> Mapping[str, Interval | None]:
+        """The latencies of `QUANTILES`; None with too few requests for an interval."""
+        return {name: quantile_under_load(self.latencies_us, fraction) for name, fraction in QUANTILES.items()}
 
 
 def quantile_under_load(latencies_us: Sequence[float], fraction: float) -> Interval | None:

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
-from iosched.jobs.load_test.alternatives import OPENERS, Served, default_settings
+from iosched.jobs.load_test.alternatives import OPENERS, Calls, Served, default_settings
 from iosched.jobs.load_test.arrivals import Arrival, Segment, divided, poisson
 from iosched.jobs.load_test.latencies import LoadRow
-from iosched.jobs.load_test.sender import Alternative, Answer, send
+from iosched.jobs.load_test.sender import Answer, send
 from iosched.jobs.observer import Observer, Silence
 from iosched.models.errors import DeviceError, IoschedError, MismatchError
 from iosched.models.model import Model
@@ -119,12 +119,8 @@ class LoadResult:
         least = least_samples(0.99)
         for row in self.first:
             if row.requests < least:
-                more = (
-                    ""
-                    if not row.requests
-                    else f": use --duration {math.ceil(_MORE * least / row.requests * row.seconds)}"
-                )
-                yield f"{row.requests} requests of {row.model} are too few for p99, which takes {least}{more}."
+                few = f"{row.requests} requests of {row.model} are too few for p99, which takes {least}"
+                yield f"{few}: use --duration {math.ceil(_MORE * least * row.seconds / max(row.requests, 1))}."
 
     def _late(self) -> Iterator[str]:
         most_us = _LATE * min(self.lone_us.values())
@@ -156,7 +152,7 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
     served = {name: served_alone(model, threads) for name, model in models.items()}
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        opened: dict[str, Alternative] = {}
+        opened: dict[str, Calls] = {}
         for name in dict.fromkeys(settings.names or OPENERS):
             observer.progress(len(opened), None, f"opening {name}")
             try:
@@ -170,34 +166,37 @@ def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Obs
         if not opened:
             raise DeviceError(f"no alternative can be opened: {'; '.join(missing.values())}")
         lone_us = {name: each.lone_us for name, each in served.items()}
-        rows = LoadTest(settings, lone_us, opened, observer).rows(began_s + TOTAL_S - time.monotonic())
+        deadlines_s = {name: DEADLINE_RUNS * each_us / 1e6 for name, each_us in lone_us.items()}
+        test = LoadTest(settings, {**deadlines_s, **settings.deadlines_s}, opened, observer)
+        rows = test.rows(began_s + TOTAL_S - time.monotonic())
     return LoadResult(rows, device.name, threads, settings.seed, lone_us, missing)
 
 
-def _checked(name: str, served: Mapping[str, Served], threads: int) -> Alternative:
+def _checked(name: str, served: Mapping[str, Served], threads: int) -> Calls:
     """Opens an alternative, and compares its outputs with onnxruntime's.
 
     Raises:
         MismatchError: they differ.
     """
-    with ExitStack() as on_error:
-        alternative = OPENERS[name](served, threads)
-        on_error.callback(alternative.close)
+    alternative = OPENERS[name](served, threads)
+    try:
         for model, each in served.items():
             found = compare(alternative.submit(model).result(), each.expected)
             if not found.passed:
                 raise MismatchError(f"{name} computes other outputs of {model}: {found.reasons[0]}")
-        on_error.pop_all()
+    except BaseException:
+        alternative.close()
+        raise
     return alternative
 
 
 @dataclass(frozen=True, eq=False)
 class LoadTest:
-    """Alternatives that are open, and the requests for them; `lone_us` are the latencies of the models alone."""
+    """Alternatives that are open, and the requests for them with the deadline of each model."""
 
     settings: LoadSettings
-    lone_us: Mapping[str, float]
-    opened: Mapping[str, Alternative]
+    deadlines_s: Mapping[str, float]
+    opened: Mapping[str, Calls]
     observer: Observer
 
     def rows(self, left_s: float) -> tuple[LoadRow, ...]:
@@ -205,17 +204,19 @@ class LoadTest:
         end_s = time.monotonic() + left_s if self.settings.duration_s is None else math.inf
         segments = self._segments(end_s - time.monotonic())
         answers: dict[str, list[Answer]] = {name: [] for name in self.opened}
-        patience_s = max(_LEAST_PATIENCE_S, *map(self._deadline_s, self.lone_us))
+        patience_s = max(_LEAST_PATIENCE_S, *self.deadlines_s.values())
         for count, segment in enumerate(segments, 1):
             round_s = time.monotonic()
             for name, alternative in self.opened.items():
                 self.observer.progress(count - 1, len(segments), f"sending requests to {name}")
                 wait_until_idle()
-                answers[name] += send(alternative, segment, patience_s)
+                answers[name] += send(alternative.submit, segment, patience_s)
             if 2 * time.monotonic() - round_s > end_s:  # another round would end too late
                 break
         seconds = sum(segment.seconds for segment in segments[:count])
-        return tuple(self._row(name, model, seconds, answers[name]) for model in self.lone_us for name in self.opened)
+        return tuple(
+            self._row(name, model, seconds, answers[name]) for model in self.deadlines_s for name in self.opened
+        )
 
     def _segments(self, left_s: float) -> Sequence[Segment]:
         """Segments of requests; by default so many that all alternatives end within `left_s`."""
@@ -232,10 +233,7 @@ class LoadTest:
     def _row(self, name: str, model: str, seconds: float, answers: Sequence[Answer]) -> LoadRow:
         own = tuple(each for each in answers if each.model == model)
         rate = self.settings.rates.get(model) or len(own) / seconds
-        return LoadRow(name, model, rate, self._deadline_s(model) * 1e6, seconds, own)
-
-    def _deadline_s(self, model: str) -> float:
-        return self.settings.deadlines_s.get(model) or DEADLINE_RUNS * self.lone_us[model] / 1e6
+        return LoadRow(name, model, rate, self.deadlines_s[model] * 1e6, seconds, own)
 
 
 def served_alone(model: Model, threads: int) -> Served:

@@ -9,19 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations_with_replacement
+from itertools import product
 from pathlib import Path
+from statistics import fmean
+from threading import Event
 
 import msgspec
 
-from iosched.jobs.load_test.alternatives import Run, calls_of
+from iosched.jobs.load_test.alternatives import Run, calls_of, random_requests, runs_of
 from iosched.jobs.load_test.latencies import LoadRow
 from iosched.jobs.load_test.load_test import DEADLINE_RUNS, LoadSettings, LoadTest
-from iosched.jobs.loading.batches import LoadedBatches
 from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.jobs.serving.policy_file import (
-    PlanCost,
+    Measured,
     PolicyFile,
     PolicyMachine,
     PolicyModel,
@@ -29,15 +30,15 @@ from iosched.jobs.serving.policy_file import (
     hash_of,
     relative,
 )
-from iosched.jobs.serving.served_models import ServedModels, serve_together
-from iosched.models.load import load_model
+from iosched.jobs.serving.served_models import serve_together
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.statistics import Measurement, MeasureSettings, measure, summarize
+from iosched.profiler.measuring.interleave import compare, interleave
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.runtime.cores import cpu_count
-from iosched.runtime.inputs import random_inputs
 
-_SETTINGS = MeasureSettings(max_seconds=1.0)
-_PAIR_ROUNDS, _PAIR_S = 3, 0.3
+_ROUNDS, _MODEL_S = 60, 1.0
+"""Runs of each model on each number of cores, which take about this time."""
+_PAIR_ROUNDS, _PAIR_S = 20, 1.0
 _LOAD_STEP = 0.05
 _COMPARED_S = 30.0
 
@@ -58,14 +59,15 @@ class PolicySearchResult:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user about a p99 that is too high or unknown."""
-        rows = [row for row in self.rows if row.name == self.chosen]
-        unknown = [f"{row.requests} requests of {row.model} are too few for p99." for row in rows if row.p99 is None]
-        missed = [
-            f"p99 of {row.model} is {row.p99.value / 1e3:.1f} ms, above {row.deadline_us / 1e3:.1f} ms."
-            for row in rows
-            if row.p99 is not None and row.p99.value > row.deadline_us
-        ]
-        return (*unknown, *missed)
+        return tuple(note for row in self.rows if row.name == self.chosen for note in _notes(row))
+
+
+def _notes(row: LoadRow) -> Iterator[str]:
+    if row.quantiles["p99"] is None:
+        yield f"{row.requests} requests of {row.model} are too few for p99."
+    above = [name for name, found in row.quantiles.items() if found is not None and found.value > row.deadline_us]
+    if above:
+        yield f"{above[-1]} of {row.model} is above {row.deadline_us / 1e3:.1f} ms."
 
 
 def search_policy(
@@ -93,102 +95,72 @@ def search_policy(
     """
     observer, cores = observer or Silence(), threads or cpu_count()
     own = {name: relative(path, folder) for name, path in paths.items()}
-    plans: dict[str, tuple[PlanCost, ...]] = dict.fromkeys(paths, ())
+    sizes = ModelPolicy().sizes(cores)
+    of_two = next((size for size in sizes if 2 * size <= cores), None)
+    latency_us: dict[str, dict[int, Measured]] = {name: {} for name in paths}
     pairs: tuple[PolicyPair, ...] = ()
-    for count in ModelPolicy().sizes(cores):
+    for count in sizes:
         observer.progress(0, None, f"measuring requests on {count} of {cores} cores")
         policy = ServingPolicy({name: ModelPolicy(((math.inf, count),)) for name in paths})
         with serve_together(paths, policy, threads=cores) as served:
-            runs = {name: _runs(served, name, path) for name, path in paths.items()}
-            plans = {name: (*plans[name], *_plans(count, runs[name])) for name in paths}
-            if count == max(1, cores // 2) < cores:
-                first = {name: next(iter(each.values())) for name, each in runs.items()}
-                pairs = tuple(_pair(first, both) for both in combinations_with_replacement(paths, 2))
-    slowed = {name: _mean_slowdown(name, pairs, rates) for name in paths}
-    lone_us = {name: min(_by_cores(plans[name]).values()) for name in paths}
+            runs = runs_of(served, random_requests(served))
+            timed = {name: partial(_time_us, run) for name, run in runs.items()}
+            for name, found in interleave(timed, _ROUNDS, max_seconds=_MODEL_S * len(paths)).items():
+                latency_us[name][count] = Measured(found.median_us, found.low_us, found.high_us)
+            if count == of_two:
+                both = product(paths, repeat=2)
+                pairs = tuple(PolicyPair(name, other, _slowdown(runs[name], runs[other])) for name, other in both)
+    by_cores = {name: {count: each.value for count, each in found.items()} for name, found in latency_us.items()}
     models = {
         name: PolicyModel(
             path=own[name],
             sha256=hash_of(path),
             rate_per_s=rates[name],
-            p99_us=(p99_s or {}).get(name, DEADLINE_RUNS * lone_us[name] / 1e6) * 1e6,
-            plans=plans[name],
-            cores=cores_by_load(_by_cores(plans[name]), slowed[name], cores),
+            p99_us=(p99_s or {}).get(name, DEADLINE_RUNS * min(by_cores[name].values()) / 1e6) * 1e6,
+            latency_us=latency_us[name],
+            cores=cores_by_load(by_cores[name], _mean_slowdown(name, pairs, rates), cores),
         )
         for name, path in paths.items()
     }
-    found = PolicyFile(PolicyMachine.of(resolve("cpu").info, cores), models, pairs)
-    return _compared(found, paths, lone_us, observer)
+    file = PolicyFile(PolicyMachine.of(resolve("cpu").info, cores), models, pairs)
+    return _compared(file, paths, observer)
 
 
-def _runs(served: ServedModels, name: str, path: Path) -> Mapping[int, Run]:
-    """A run on random inputs for each batch size that the model has schedules for, or for its only one."""
-    model = served.models[name]
-    if isinstance(model, LoadedBatches):
-        specs = {size: load_model(path, batch_size=size).graph.inputs for size in model.schedules.batch_sizes}
-    else:
-        specs = {model.model.batch_size or 1: model.inputs}
-    return {size: partial(served.run, name, random_inputs(each)) for size, each in specs.items()}
+def _time_us(run: Run) -> float:
+    began_s = time.perf_counter()
+    run()
+    return (time.perf_counter() - began_s) * 1e6
 
 
-def _plans(count: int, runs: Mapping[int, Run]) -> Iterator[PlanCost]:
-    for size, run in runs.items():
-        found = measure(partial(_times_us, run), _SETTINGS)
-        yield PlanCost(count, size, found.median_us, found.low_us, found.high_us)
+def _slowdown(run: Run, other: Run) -> Measured:
+    """How many times as long a run takes while another thread repeats `other`."""
+    runs = {"disturbed": partial(_disturbed_us, run, other), "alone": partial(_time_us, run)}
+    measured = interleave(runs, _PAIR_ROUNDS, max_seconds=_PAIR_S, least_rounds=LEAST_SAMPLES)
+    found = compare(measured["disturbed"], measured["alone"])
+    assert found is not None  # there are enough rounds
+    return Measured(found.value, found.low, found.high)
 
 
-def _times_us(run: Run, count: int) -> Sequence[float]:
-    found = []
-    for _ in range(count):
-        began_s = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - began_s) * 1e6)
-    return found
+def _disturbed_us(run: Run, other: Run) -> float:
+    is_over = Event()
 
+    def repeat() -> None:
+        while not is_over.is_set():
+            other()
 
-def _pair(runs: Mapping[str, Run], models: tuple[str, str]) -> PolicyPair:
-    """Runs two models alone and at the same time, in turn."""
-    alone: tuple[list[float], list[float]] = ([], [])
-    together: tuple[list[float], list[float]] = ([], [])
-    both = [runs[name] for name in models]
-    with ThreadPoolExecutor(2) as pool:
-        for _ in range(_PAIR_ROUNDS):
-            for run, times_us in zip(both, alone, strict=True):
-                times_us += _busy_us(run)
-            for found, times_us in zip(pool.map(_busy_us, both), together, strict=True):
-                times_us += found
-    ratios = [_ratio(summarize(a), summarize(b)) for a, b in zip(together, alone, strict=True)]
-    (value, low, high) = zip(*ratios, strict=True)
-    return PolicyPair(models, value, low, high)
-
-
-def _busy_us(run: Run) -> Sequence[float]:
-    end_s, found = time.perf_counter() + _PAIR_S, list(_times_us(run, 1))
-    while time.perf_counter() < end_s:
-        found += _times_us(run, 1)
-    return found
-
-
-def _ratio(over: Measurement, under: Measurement) -> tuple[float, float, float]:
-    return over.median_us / under.median_us, over.low_us / under.high_us, over.high_us / under.low_us
-
-
-def _by_cores(plans: Sequence[PlanCost]) -> Mapping[int, float]:
-    """Latency at the smallest batch size, by the number of cores."""
-    least = min(each.batch_size for each in plans)
-    return {each.cores: each.latency_us for each in plans if each.batch_size == least}
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(repeat)
+        try:
+            run()  # until the other one has begun
+            return _time_us(run)
+        finally:
+            is_over.set()
 
 
 def _mean_slowdown(name: str, pairs: Sequence[PolicyPair], rates: Mapping[str, float]) -> float:
     """How many times as long a request takes next to another, which is of each model as often as those arrive."""
-    others = {
-        other: slowdown
-        for pair in pairs
-        for own, other, slowdown in zip(pair.models, reversed(pair.models), pair.slowdown, strict=True)
-        if own == name
-    }
-    total = sum(rates[other] for other in others)
-    return sum(rates[other] * slowdown for other, slowdown in others.items()) / total if total else 1.0
+    own = [pair for pair in pairs if pair.model == name]
+    return fmean([pair.slowdown.value for pair in own], [rates[pair.other] for pair in own]) if own else 1.0
 
 
 def cores_by_load(latency_us: Mapping[int, float], slowdown: float, cores: int) -> tuple[tuple[float, int], ...]:
@@ -226,26 +198,22 @@ def _p99_us(latency_us: Mapping[int, float], count: int, slowdown: float, cores:
 
 def _merit(rows: Sequence[LoadRow]) -> tuple[float, float]:
     """Requests in time, then how far p90 stays below the deadlines."""
-    return sum(row.goodput_per_s for row in rows), -sum(row.p90.value / row.deadline_us for row in rows if row.p90)
+    known = [(row.quantiles["p90"], row.deadline_us) for row in rows]
+    return sum(row.goodput_per_s for row in rows), -sum(p90.value / deadline_us for p90, deadline_us in known if p90)
 
 
-def _compared(
-    found: PolicyFile, paths: Mapping[str, Path], lone_us: Mapping[str, float], observer: Observer
-) -> PolicySearchResult:
+def _compared(found: PolicyFile, paths: Mapping[str, Path], observer: Observer) -> PolicySearchResult:
     """Sends the planned requests to the models by the policy and by the rule without one."""
     policies = {"policy": found.policy, "no policy": ServingPolicy()}
-    settings = LoadSettings(
-        {name: each.rate_per_s for name, each in found.models.items()},
-        deadlines_s={name: each.p99_us / 1e6 for name, each in found.models.items()},
-    )
+    settings = LoadSettings({name: each.rate_per_s for name, each in found.models.items()})
+    deadlines_s = {name: each.p99_us / 1e6 for name, each in found.models.items()}
     with ExitStack() as stack:
         opened = {}
         for name, policy in policies.items():
             served = serve_together(paths, policy, threads=found.machine.cores)
-            runs = {model: next(iter(_runs(served, model, path).values())) for model, path in paths.items()}
-            opened[name] = calls_of(served, runs)
+            opened[name] = calls_of(served, random_requests(served))
             stack.callback(opened[name].close)
-        rows = LoadTest(settings, lone_us, opened, observer).rows(_COMPARED_S)
+        rows = LoadTest(settings, deadlines_s, opened, observer).rows(_COMPARED_S)
     chosen = max(policies, key=lambda name: _merit([row for row in rows if row.name == name]))
     if chosen != "policy":
         models = {name: msgspec.structs.replace(each, cores=()) for name, each in found.models.items()}

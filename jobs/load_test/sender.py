@@ -9,31 +9,23 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Semaphore
-from typing import Any, Protocol
+from typing import Any
 
 from iosched.jobs.load_test.arrivals import Segment
-from iosched.models.errors import ExecutionError
+from iosched.models.errors import ExecutionError, first_line
 
 _LEAD_S = 0.01
 _LONGEST_RUN_S = 60.0
 """A run that has begun may take this long after the requests behind it are cancelled."""
 
 
-class Alternative(Protocol):
-    """Several models that are ready to answer requests."""
-
-    def submit(self, model: str) -> Future[Any]:
-        """Asks for a run of a model on its fixed inputs; returns at once. Raises an error if it refuses."""
-        ...
-
-    def close(self) -> None:
-        """Frees sessions, threads and processes."""
-        ...
+Submit = Callable[[str], Future[Any]]
+"""Asks for a run of a model on its fixed inputs; returns at once. Raises an error if it refuses."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +54,21 @@ class _Request:
     reason: str = "no answer in time"
     answer: Future[Any] | None = None
 
-    def send(self, alternative: Alternative, done: Semaphore) -> None:
+    def send(self, submit: Submit, done: Semaphore) -> None:
         if (left_s := self.due_s - time.perf_counter()) > 0:
             time.sleep(left_s)
         self.sent_s = time.perf_counter()
         try:
-            self.answer = alternative.submit(self.model)
+            self.answer = submit(self.model)
         except Exception as error:  # noqa: BLE001 - its queue is full
-            self.reason = _first_line(error)
+            self.reason = first_line(error)
             return
         self.answer.add_done_callback(lambda answer: self._finish(answer, done))
 
     def _finish(self, answer: Future[Any], done: Semaphore) -> None:
         now_s, error = time.perf_counter(), None if answer.cancelled() else answer.exception()
         if error is not None:
-            self.reason = _first_line(error)
+            self.reason = first_line(error)
         elif not answer.cancelled():
             self.answered_s, self.reason = now_s, ""
         done.release()
@@ -86,11 +78,7 @@ class _Request:
         return Answer(self.model, latency_us, lag_us, self.reason)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def send(alternative: Alternative, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+def send(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
     """Sends the requests of a segment, and returns those that count in order of arrival.
 
     Args:
@@ -104,7 +92,7 @@ def send(alternative: Alternative, segment: Segment, patience_s: float) -> tuple
         began_s = time.perf_counter() + _LEAD_S - min((each.at_s for each in segment.arrivals), default=0.0)
         for each in segment.arrivals:
             requests.append(_Request(each.model, began_s + each.at_s, each.at_s >= 0))
-            requests[-1].send(alternative, done)
+            requests[-1].send(submit, done)
         _drain([each.answer for each in requests if each.answer is not None], done, patience_s)
     return tuple(each.result() for each in requests if each.counts)
 

@@ -31,13 +31,12 @@ class CorePool:
         cores: int,
         policy: ServingPolicy,
         *,
-        overlaps: bool = True,
         clock: Callable[[], float] = time.monotonic,
         new_gate: Callable[[], threading.Lock] = threading.Lock,
     ) -> None:
         """Take an idle number of cores; tests replace the clock and the lock that a waiting caller acquires."""
         self._clock, self._new_gate = clock, new_gate
-        self._dispatcher = Dispatcher(cores, policy, overlaps)
+        self._dispatcher = Dispatcher(cores, policy)
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._limits = threading.local()

@@ -81,13 +81,11 @@ class Dispatcher:
 
     Attributes:
         cores: their number.
-        overlaps: whether requests may share cores.
         load: core seconds that requests need in a second, over the cores; see `ModelPolicy.most_cores`.
     """
 
     cores: int
     policy: ServingPolicy = field(default_factory=ServingPolicy)
-    overlaps: bool = True
     load: float = 0.0
     _at_s: float = -math.inf
     _free: set[int] = field(default_factory=set)
@@ -195,7 +193,7 @@ class Dispatcher:
     def _overlapping(self, now_s: float) -> int | None:
         """The first waiting request that is short enough to share cores."""
         ratio = self.policy.overlap_ratio
-        if not self._waiting or not self.overlaps or ratio is None or self._is_shared():
+        if not self._waiting or ratio is None or self._is_shared():
             return None
         left_s = min(map(self._end_s, self._running.values())) - now_s
         short = (0 < self._work_s(model) * ratio <= left_s for *_, model, _ in self._waiting)

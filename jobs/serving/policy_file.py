@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from hashlib import file_digest
 from pathlib import Path
 from typing import Literal
 
@@ -13,38 +12,42 @@ import msgspec
 from iosched.jobs.loading.loaded_model import read_file
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.plan_entry import model_sha256
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.device import DeviceInfo
 
 
-class PlanCost(msgspec.Struct, frozen=True):
-    """Median latency of a request on some cores, with its 95 % interval."""
+class Measured(msgspec.Struct, frozen=True):
+    """A median with its 95 % interval."""
 
-    cores: int
-    batch_size: int
-    latency_us: float
-    low_us: float
-    high_us: float
+    value: float
+    low: float
+    high: float
 
 
 class PolicyModel(msgspec.Struct, frozen=True):
-    """A model; its path is relative to the file, and `cores` are the steps of `ModelPolicy`."""
+    """A model.
+
+    Attributes:
+        path: relative to the file.
+        latency_us: of a request, by the number of cores.
+        cores: see `ModelPolicy.cores`.
+    """
 
     path: str
     sha256: str
     rate_per_s: float
     p99_us: float
-    plans: tuple[PlanCost, ...]
+    latency_us: dict[int, Measured]
     cores: tuple[tuple[float, int], ...]
 
 
 class PolicyPair(msgspec.Struct, frozen=True):
-    """How many times as long a request of each model takes next to one of the other, with 95 % intervals."""
+    """How many times as long a request of `model` takes next to those of `other`."""
 
-    models: tuple[str, str]
-    slowdown: tuple[float, float]
-    low: tuple[float, float]
-    high: tuple[float, float]
+    model: str
+    other: str
+    slowdown: Measured
 
 
 class PolicyMachine(msgspec.Struct, frozen=True):
@@ -91,9 +94,8 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 (hex) of a file."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+    """SHA-256 (hex) of a model, with the external data that iosched writes."""
+    return model_sha256(path, path.stat().st_size)
 
 
 def read_policy(path: Path) -> PolicyFile:
@@ -108,7 +110,7 @@ def read_policy(path: Path) -> PolicyFile:
         each = found.models[name]
         if ".." in Path(each.path).parts or Path(each.path).is_absolute():
             raise InvalidScheduleError(f"{path}: the path of model {name!r} leads out of its folder")
-        if not model.is_file() or hash_of(model) != each.sha256:
+        if not (model.is_file() and model.stat().st_size) or hash_of(model) != each.sha256:
             raise InvalidScheduleError(f"{path} is for another {model}: measure again with 'iosched batch --requests'")
     return found
 

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -54,9 +54,11 @@ class ServedModels:
         """
         device = resolve("cpu")
         assert isinstance(device, SharesCores)
-        self._policy = policy or ServingPolicy()
         self._cores = device.shared_cores(threads)
-        self._pool = CorePool(self._cores.count, self._policy, overlaps=self._cores.overlaps)
+        self._policy = policy or ServingPolicy()
+        if not self._cores.overlaps:
+            self._policy = replace(self._policy, overlap_ratio=None)
+        self._pool = CorePool(self.cores, self._policy)
         self._models: dict[str, Served] = {}
         self._changing = threading.Lock()  # opening a model takes seconds
         self._is_closed, self._pid = False, os.getpid()
@@ -192,7 +194,7 @@ class ServedModels:
             warn_of_other_device(document, "cpu")
         sizes = self._policy.of(name).sizes(self.cores)
         blocks = [block for size in sizes for block in blocks_of(size, self.cores)]
-        blocks += [self._pool.shared] if self._cores.overlaps else []
+        blocks += [] if self._policy.overlap_ratio is None else [self._pool.shared]
         runnable = _OnSharedCores(name, self._pool, self._cores.executors(model, document, blocks))
         widest = next(iter(runnable.on.values()))
         executor = Executor(
@@ -230,10 +232,11 @@ def serve_together(
     """
     if isinstance(models, str | os.PathLike):
         file = read_policy(Path(models))
+        models = file.paths(Path(models))
         fitting, remark = adapted(file, resolve("cpu").info, threads)
-        if remark is not None:
+        if policy is None and remark is not None:
             warnings.warn(remark, OtherDeviceWarning, stacklevel=users_level())
-        models, policy = file.paths(Path(models)), policy or fitting
+        policy = policy or fitting
     served = ServedModels(policy, threads=threads)
     try:
         for name, source in models.items():

@@ -8,8 +8,10 @@ from typing import Any
 
 import onnx
 import pytest
+from shipped import optimized_file
 from small_models import branches, chain
 
+import iosched
 from iosched.jobs.load_test import policy_search as job
 from iosched.jobs.load_test.latencies import LoadRow
 from iosched.jobs.load_test.policy_search import PolicySearchResult
@@ -56,6 +58,13 @@ def test_the_policy_is_the_only_file_that_is_written(invoke, files, asked, workd
     assert "Wrote POLICY.json." in result.stderr
     assert invoke(*words).exit_code == 0
     assert (workdir / "policy.json").exists()
+
+
+def test_a_model_may_be_an_exported_folder(invoke, files, asked, workdir: Path) -> None:
+    iosched.export(optimized_file(workdir / "o.onnx", branches()), workdir / "e.plan", threads=1)
+    assert invoke("batch", "e.plan", "--requests", "5/s").exit_code == 0
+    ((paths, _, _),) = asked
+    assert paths["e"].parent == Path("e.plan")
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, files, asked) -> None:

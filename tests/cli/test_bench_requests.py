@@ -9,8 +9,10 @@ from typing import Any
 
 import onnx
 import pytest
+from shipped import optimized_file
 from small_models import branches, chain
 
+import iosched
 from iosched.jobs.load_test import load_test as job
 from iosched.jobs.load_test.arrivals import Arrival
 from iosched.jobs.load_test.latencies import LoadRow
@@ -64,6 +66,13 @@ def test_rates_and_deadlines_are_for_all_or_by_name(invoke, files, asked) -> Non
 def test_two_files_of_one_stem_have_names(invoke, files, asked) -> None:
     assert invoke("bench", "a.onnx", "a.onnx", "c=b.onnx", "--requests", "a=1/s,a-2=2/s,c=3/s").exit_code == 0
     assert asked[0][0] == ["a", "a-2", "c"]
+
+
+def test_exported_models_and_those_of_the_zoo_are_read(invoke, files, asked, workdir: Path) -> None:
+    iosched.export(optimized_file(workdir / "o.onnx", branches()), workdir / "e.plan", threads=1)
+    assert invoke("bench", "e.plan", "n=e.plan", "zoo:squeezenet", "--requests", "e.plan=1/s,2/s").exit_code == 0
+    assert asked[0][0] == ["e", "n", "squeezenet"]
+    assert asked[0][1].rates["e"] == 1.0
 
 
 def test_arrivals_come_from_a_file(invoke, complains, files, asked, workdir: Path) -> None:

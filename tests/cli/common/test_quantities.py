@@ -47,6 +47,18 @@ def test_a_value_is_for_all_models_or_for_its_name() -> None:
     assert for_models(parsed("x=y=1/s"), ["x=y"], "--requests") == {"x=y": 1.0}
 
 
+def test_a_model_is_also_named_by_its_file() -> None:
+    given = parsed("a.iosched=1/s,b.iosched.onnx=2/s,c.plan=3/s,zoo:d=4/s,e.iosched=5/s")
+    names = ["a", "b", "c", "d", "e.iosched"]
+    assert for_models(given, names, "--requests") == dict(zip(names, [1.0, 2.0, 3.0, 4.0, 5.0], strict=True))
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "form 20/s"), ("1/s,", "form 20/s"), ("a=1/s,a=2/s", "two values")])
+def test_empty_and_repeated_values_are_refused(text: str, why: str) -> None:
+    with pytest.raises(click.BadParameter, match=why):
+        parsed(text)
+
+
 def test_unknown_names_and_models_without_a_value_are_refused() -> None:
     with pytest.raises(UsageError, match="--requests c: there is no such model; models are a, b"):
         for_models({"c": 1.0}, ["a", "b"], "--requests")

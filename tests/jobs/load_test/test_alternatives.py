@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import onnx
 import pytest
-from small_models import chains
+from small_models import chain, chains
 
 from iosched.jobs.load_test import alternatives
 from iosched.jobs.load_test.alternatives import OPENERS, Served, default_settings
@@ -75,12 +79,29 @@ def test_default_settings_leave_the_whole_machine_to_onnxruntime(monkeypatch: py
 def test_a_process_that_ends_early_is_an_error_not_a_wait(served: dict[str, Served]) -> None:
     each = next(iter(served.values()))
     process = ModelProcess(each.model, ReferenceSettings())
+    pid = process._manager._process.pid  # type: ignore[attr-defined]
     try:
         assert compare(process.run(each.inputs), each.expected).passed
-        os.kill(process.pid, 9)
+        os.kill(pid, 9)
         with pytest.raises(ExecutionError, match="ended early"):
             process.run(each.inputs)
     finally:
         process.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
+        os.kill(pid, 0)
+
+
+def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
+    onnx.save(chain(), tmp_path / "m.onnx")
+    code = (
+        "import os, sys, iosched\n"
+        "from iosched.jobs.load_test.model_process import ModelProcess\n"
+        "from iosched.runtime.reference import ReferenceSettings\n"
+        "process = ModelProcess(iosched.load_model(sys.argv[1]), ReferenceSettings())\n"
+        "print(process._manager._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "m.onnx")]
+    # the process inherits stdout, which is read until it has ended too
+    done = subprocess.run(words, stdout=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip().isdigit()) == (-9, True)

@@ -22,18 +22,18 @@ def test_goodput_counts_answers_within_the_deadline() -> None:
 
 
 def test_quantiles_need_samples_for_their_intervals() -> None:
-    assert row(*[1.0] * 5).p50 is None
-    assert row(*[1.0] * 6).p50 is not None
-    assert row(*[1.0] * 367).p99 is None
-    assert row(*[1.0] * 368).p99 is not None
-    assert row(*[1.0] * 36).p90 is not None
+    assert row(*[1.0] * 5).quantiles["p50"] is None
+    assert row(*[1.0] * 6).quantiles["p50"] is not None
+    assert row(*[1.0] * 367).quantiles["p99"] is None
+    assert row(*[1.0] * 368).quantiles["p99"] is not None
+    assert row(*[1.0] * 36).quantiles["p90"] is not None
 
 
 def test_requests_without_an_answer_are_the_slowest() -> None:
-    half = row(*[10.0] * 6, *[math.inf] * 6).p50
+    half = row(*[10.0] * 6, *[math.inf] * 6).quantiles["p50"]
     assert half is not None
     assert (half.value, half.low, half.high) == (math.inf, 10.0, math.inf)
-    few = row(*[10.0] * 390, *[math.inf] * 2).p99
+    few = row(*[10.0] * 390, *[math.inf] * 2).quantiles["p99"]
     assert few is not None
     assert (few.value, few.high) == (10.0, math.inf)
 

@@ -14,7 +14,7 @@ from iosched.jobs.load_test import load_test as job
 from iosched.jobs.load_test.alternatives import Served
 from iosched.jobs.load_test.arrivals import Arrival, Segment
 from iosched.jobs.load_test.load_test import LoadSettings, load_test
-from iosched.jobs.load_test.sender import Alternative, Answer
+from iosched.jobs.load_test.sender import Answer, Submit
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.models.model import Model
 
@@ -68,7 +68,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Replaces sending: alternative a answers in 1 ms, all others answer every second request after 2 ms."""
     found: Sent = []
 
-    def send(alternative: Alternative, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+    def send(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+        alternative = getattr(submit, "__self__")  # noqa: B009 - of a method
         assert isinstance(alternative, Fake)
         assert alternative.is_open
         found.append((alternative.name, segment))
@@ -132,9 +133,9 @@ def test_by_default_no_round_begins_that_would_end_after_a_minute(
     monkeypatch.setattr(job.time, "monotonic", lambda: now[0])
     of_job = job.send
 
-    def slow(alternative: Alternative, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+    def slow(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
         now[0] += 10.0
-        return of_job(alternative, segment, patience_s)
+        return of_job(submit, segment, patience_s)
 
     monkeypatch.setattr(job, "send", slow)
     load_test(models, LoadSettings(RATES, names=("a", "b"), threads=1))

@@ -10,15 +10,16 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_models import branches, chain
+from small_models import branches, chain, data
 
+import iosched
 from iosched.jobs.load_test import policy_search as job
 from iosched.jobs.load_test.latencies import LoadRow
 from iosched.jobs.load_test.load_test import LoadTest
 from iosched.jobs.load_test.policy_search import cores_by_load, search_policy
 from iosched.jobs.load_test.sender import Answer
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
-from iosched.jobs.serving.policy_file import PolicyPair, hash_of
+from iosched.jobs.serving.policy_file import Measured, PolicyPair, hash_of
 from iosched.models.errors import UsageError
 
 RATES = {"a": 30.0, "b": 10.0}
@@ -37,18 +38,16 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
 
     def replaced(latency_ms: dict[str, float]) -> None:
         def rows(self: LoadTest, left_s: float) -> tuple[LoadRow, ...]:
-            for name in self.lone_us:
+            for name in self.deadlines_s:
                 assert all(each.submit(name).result() for each in self.opened.values())
             return tuple(
-                LoadRow(
-                    name, model, 5.0, self.settings.deadlines_s[model] * 1e6, 2.0, (Answer(model, ms * 1e3, 0.0),) * 40
-                )
-                for model in self.lone_us
+                LoadRow(name, model, 5.0, self.deadlines_s[model] * 1e6, 2.0, (Answer(model, ms * 1e3, 0.0),) * 40)
+                for model in self.deadlines_s
                 for name, ms in latency_ms.items()
             )
 
         monkeypatch.setattr(LoadTest, "rows", rows)
-        monkeypatch.setattr(job, "_SETTINGS", job.MeasureSettings(1, 1, 2))
+        monkeypatch.setattr(job, "_ROUNDS", 2)
         monkeypatch.setattr(job, "_PAIR_S", 0.0)
 
     return replaced
@@ -82,14 +81,11 @@ def test_steps_are_a_policy_in_which_more_load_never_means_more_cores(
 
 
 def test_the_slowdown_of_a_model_weighs_others_by_their_rates() -> None:
-    pairs = (
-        PolicyPair(("a", "a"), (1.2, 1.2), (1.0, 1.0), (2.0, 2.0)),
-        PolicyPair(("a", "b"), (2.0, 1.1), (1.0, 1.0), (3.0, 3.0)),
-        PolicyPair(("b", "b"), (1.3, 1.3), (1.0, 1.0), (2.0, 2.0)),
-    )
+    known = {("a", "a"): 1.2, ("a", "b"): 2.0, ("b", "a"): 1.1, ("b", "b"): 1.3}
+    pairs = [PolicyPair(*models, Measured(value, 1.0, 3.0)) for models, value in known.items()]
     assert job._mean_slowdown("a", pairs, RATES) == pytest.approx((30 * 1.2 + 10 * 2.0) / 40)
     assert job._mean_slowdown("b", pairs, RATES) == pytest.approx((30 * 1.1 + 10 * 1.3) / 40)
-    assert job._mean_slowdown("a", (), RATES) == 1.0
+    assert job._mean_slowdown("a", [], RATES) == 1.0
 
 
 def test_a_policy_has_all_plans_pairs_and_models(paths: dict[str, Path], sends, tmp_path: Path) -> None:
@@ -99,12 +95,10 @@ def test_a_policy_has_all_plans_pairs_and_models(paths: dict[str, Path], sends, 
     assert {name: path.read_bytes() for name, path in paths.items()} == before
     assert {name: each.path for name, each in found.models.items()} == {"a": "a.onnx", "b": "b.onnx"}
     assert [found.models[name].sha256 for name in paths] == [hash_of(path) for path in paths.values()]
-    assert [(each.cores, each.batch_size) for each in found.models["a"].plans] == [(2, 1), (1, 1)]
-    assert all(each.low_us <= each.latency_us <= each.high_us for each in found.models["a"].plans)
-    assert [each.models for each in found.pairs] == [("a", "a"), ("a", "b"), ("b", "b")]
-    assert all(
-        low <= value <= high for p in found.pairs for low, value, high in zip(p.low, p.slowdown, p.high, strict=True)
-    )
+    assert list(found.models["a"].latency_us) == [2, 1]
+    assert [(each.model, each.other) for each in found.pairs] == [("a", "a"), ("a", "b"), ("b", "a"), ("b", "b")]
+    measured = [*found.models["a"].latency_us.values(), *(each.slowdown for each in found.pairs)]
+    assert all(0 < each.low <= each.value <= each.high for each in measured)
     assert [found.models[name].p99_us for name in paths] == [5e4, 1e6]
     assert found.machine.cores == 2
     assert found.models["a"].cores
@@ -121,9 +115,39 @@ def test_serving_without_a_policy_is_kept_where_it_is_better(paths: dict[str, Pa
     assert result.notes == ("40 requests of a are too few for p99.", "40 requests of b are too few for p99.")
 
 
-def test_a_p99_that_is_too_high_is_noted(paths: dict[str, Path], tmp_path: Path) -> None:
-    rows = (LoadRow("policy", "a", 5.0, 1e3, 2.0, (Answer("a", 2e3, 0.0),) * 400),)
-    assert job.PolicySearchResult(None, rows, "policy").notes == ("p99 of a is 2.0 ms, above 1.0 ms.",)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("count", "notes"),
+    [
+        (400, ["p99 of a is above 1.0 ms."]),
+        (40, ["40 requests of a are too few for p99.", "p90 of a is above 1.0 ms."]),
+        (10, ["10 requests of a are too few for p99.", "p50 of a is above 1.0 ms."]),
+        (4, ["4 requests of a are too few for p99."]),
+    ],
+)
+@pytest.mark.parametrize("latency_us", [2e3, math.inf])
+def test_a_p99_that_is_too_high_is_noted(count: int, latency_us: float, notes: list[str]) -> None:
+    slow, fast = Answer("a", latency_us, 0.0), Answer("a", 5e2, 0.0)
+    rows = (
+        LoadRow("policy", "a", 5.0, 1e3, 2.0, (slow,) * count),
+        LoadRow("no policy", "a", 5.0, 1e3, 2.0, (fast,) * 400),
+    )
+    assert list(job.PolicySearchResult(None, rows, "policy").notes) == notes  # type: ignore[arg-type]
+
+
+def test_pairs_are_measured_on_any_number_of_cores_that_two_requests_can_divide(
+    paths: dict[str, Path], sends, tmp_path: Path
+) -> None:
+    sends({"policy": 1.0, "no policy": 1.0})
+    found = search_policy(paths, RATES, folder=tmp_path, threads=5).file
+    assert list(found.models["a"].latency_us) == [5, 1]
+    assert len(found.pairs) == 4
+
+
+def test_a_model_for_several_batch_sizes_gets_requests_of_the_smallest(sends, tmp_path: Path) -> None:
+    iosched.optimize_batches(data(branches("n")), (2, 3), device="v100").save(tmp_path / "m.onnx")
+    sends({"policy": 1.0, "no policy": 1.0})
+    found = search_policy({"m": tmp_path / "m.onnx"}, {"m": 5.0}, folder=tmp_path, threads=1).file
+    assert list(found.models["m"].latency_us) == [1]
 
 
 def test_models_outside_the_folder_are_refused_before_anything_is_measured(

@@ -68,7 +68,7 @@ def at(*times: float, model: str = "a") -> Segment:
 
 def test_requests_are_sent_at_their_times_though_none_is_answered(clock: FakeClock) -> None:
     server = FakeServer(clock)
-    found = send(server, at(-0.5, 0.0, 0.1, 3.0), 0.0)
+    found = send(server.submit, at(-0.5, 0.0, 0.1, 3.0), 0.0)
     assert [after - server.sent_s[0] for after in server.sent_s] == pytest.approx([0.0, 0.5, 0.6, 3.5])
     assert [each.latency_us for each in found] == [math.inf] * 3
     assert {each.reason for each in found} == {"no answer in time"}
@@ -76,19 +76,19 @@ def test_requests_are_sent_at_their_times_though_none_is_answered(clock: FakeClo
 
 
 def test_a_latency_counts_from_the_planned_arrival(clock: FakeClock) -> None:
-    found = send(FakeServer(clock, after=(1, 1, 2), submitting_s=0.5), at(0.0, 0.1, 2.0), 0.0)
+    found = send(FakeServer(clock, after=(1, 1, 2), submitting_s=0.5).submit, at(0.0, 0.1, 2.0), 0.0)
     assert [each.lag_us for each in found] == pytest.approx([0.0, 4e5, 0.0], abs=1e-3)
     assert [each.latency_us for each in found] == pytest.approx([1e6, 9e5, 5e5])
 
 
 def test_warm_up_is_sent_but_not_counted(clock: FakeClock) -> None:
     server = FakeServer(clock, after=(0, 1, 2))
-    assert len(send(server, at(-0.2, -0.1, 0.0), 0.0)) == 1
+    assert len(send(server.submit, at(-0.2, -0.1, 0.0), 0.0)) == 1
     assert len(server.answers) == 3
 
 
 def test_refused_and_failed_requests_have_no_latency_and_a_reason(clock: FakeClock) -> None:
-    assert [(each.latency_us, each.reason) for each in send(FakeServer(clock), at(0.0, model="full"), 0.0)] == [
+    assert [(each.latency_us, each.reason) for each in send(FakeServer(clock).submit, at(0.0, model="full"), 0.0)] == [
         (math.inf, "the queue is full")
     ]
 
@@ -98,7 +98,7 @@ def test_refused_and_failed_requests_have_no_latency_and_a_reason(clock: FakeClo
             answer.set_exception(ValueError("first line\nsecond line"))
             return answer
 
-    (found,) = send(Failing(clock), at(0.0), 0.0)
+    (found,) = send(Failing(clock).submit, at(0.0), 0.0)
     assert (found.latency_us, found.reason) == (math.inf, "first line")
 
 
@@ -111,7 +111,7 @@ def test_a_run_that_has_begun_is_waited_for(clock: FakeClock) -> None:
             Thread(target=answer.set_result, args=(None,)).start()
             return answer
 
-    (found,) = send(Running(clock), at(0.0), 0.0)
+    (found,) = send(Running(clock).submit, at(0.0), 0.0)
     assert (found.reason, math.isfinite(found.latency_us)) == ("", True)
 
 
@@ -128,9 +128,9 @@ def test_a_run_that_never_ends_is_an_error_and_collections_are_on_again(
             return answer
 
     with pytest.raises(ExecutionError, match="not answered"):
-        send(Hanging(clock), at(0.0), 0.0)
+        send(Hanging(clock).submit, at(0.0), 0.0)
     assert gc.isenabled()
 
 
 def test_a_segment_without_arrivals_has_no_answers(clock: FakeClock) -> None:
-    assert send(FakeServer(clock), Segment((), 1.0), 0.0) == ()
+    assert send(FakeServer(clock).submit, Segment((), 1.0), 0.0) == ()

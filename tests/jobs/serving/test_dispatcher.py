@@ -88,7 +88,7 @@ class Checked:
         assert not self.waiting or len(self._taken()) == self.dispatcher.cores, "a core is idle while a request waits"
 
     def check_overlap(self, number: int) -> None:
-        assert self.dispatcher.overlaps
+        assert self.dispatcher.policy.overlap_ratio is not None
         assert len(self._taken()) == self.dispatcher.cores
         assert self.dispatcher.shared not in self.running.values()
         assert self.dispatcher._work_s(self.model[number]) > 0
@@ -98,11 +98,11 @@ class Checked:
         return {core for block in self.running.values() for core in block} - {self.dispatcher.cores}
 
 
-@given(cores=st.integers(1, 6), policy=policies, overlaps=st.booleans(), events=events)
+@given(cores=st.integers(1, 6), policy=policies, events=events)
 def test_no_core_is_idle_while_a_request_waits_and_no_request_is_lost(
-    cores: int, policy: ServingPolicy, overlaps: bool, events: list[tuple[str, int, float]]
+    cores: int, policy: ServingPolicy, events: list[tuple[str, int, float]]
 ) -> None:
-    checked = Checked(Dispatcher(cores, policy, overlaps))
+    checked = Checked(Dispatcher(cores, policy))
     for kind, which, after_s in events:
         checked.now_s += after_s
         if kind == "arrive":
@@ -201,7 +201,7 @@ def test_a_wrong_policy_is_refused(cores: tuple[tuple[float, int], ...], waiting
 
 
 def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever() -> None:
-    dispatcher = Dispatcher(1, overlaps=False)
+    dispatcher = Dispatcher(1, ServingPolicy(overlap_ratio=None))
     dispatcher.arrived("warm long", "long", 0.0)
     dispatcher.ended("warm long", 0.1)
     dispatcher.arrived("warm short", "short", 0.1)
@@ -214,8 +214,8 @@ def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever()
 
 
 def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() -> None:
-    def dispatcher(ratio: float | None, overlaps: bool = True) -> Dispatcher:
-        found = Dispatcher(1, ServingPolicy(overlap_ratio=ratio), overlaps)
+    def dispatcher(ratio: float | None) -> Dispatcher:
+        found = Dispatcher(1, ServingPolicy(overlap_ratio=ratio))
         for name, run_s in (("long", 1.0), ("short", 0.1)):
             found.arrived(name, name, 0.0)
             found.ended(name, run_s)
@@ -225,7 +225,6 @@ def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() ->
     assert dispatcher(3.0).arrived("late", "short", 10.71) == []
     assert dispatcher(3.0).arrived("unknown", "unknown", 10.1) == []
     assert dispatcher(None).arrived("off", "short", 10.1) == []
-    assert dispatcher(3.0, overlaps=False).arrived("off", "short", 10.1) == []
     found = dispatcher(3.0)
     assert found.arrived("long", "long", 10.0) == []
     assert found.arrived("one", "short", 10.1) == [Start("one", found.shared)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from small_models import branches, chain, feeds_for, loaded
 
 from iosched.jobs.serving.policy import ModelPolicy, ServingPolicy
 from iosched.jobs.serving.policy_file import (
-    PlanCost,
+    Measured,
     PolicyFile,
     PolicyMachine,
     PolicyModel,
@@ -39,13 +40,13 @@ def file(tmp_path: Path) -> PolicyFile:
     (tmp_path / "sub").mkdir()
     onnx.save(branches(), tmp_path / "sub" / "a.onnx")
     onnx.save(chain(), tmp_path / "b.onnx")
-    plan = PlanCost(1, 1, 10.0, 9.0, 11.0)
+    latency_us = {1: Measured(10.0, 9.0, 11.0)}
     paths = {"a": "sub/a.onnx", "b": "b.onnx"}
     models = {
-        name: PolicyModel(path, hash_of(tmp_path / path), 5.0, 5e4, (plan,), ((0.5, 2), (0.9, 1)))
+        name: PolicyModel(path, hash_of(tmp_path / path), 5.0, 5e4, latency_us, ((0.5, 2), (0.9, 1)))
         for name, path in paths.items()
     }
-    pair = PolicyPair(("a", "b"), (1.5, 1.1), (1.4, 1.0), (1.6, 1.2))
+    pair = PolicyPair("a", "b", Measured(1.5, 1.4, 1.6))
     return PolicyFile(PolicyMachine.of(CPU, cpu_count()), models, (pair,))
 
 
@@ -77,8 +78,18 @@ def test_changed_and_missing_models_are_refused(file: PolicyFile, tmp_path: Path
     onnx.save(chain(seed=1), tmp_path / "b.onnx")
     with pytest.raises(InvalidScheduleError, match=r"for another .*b\.onnx: measure again"):
         serve_together(path)
+    (tmp_path / "b.onnx").write_bytes(b"")
+    with pytest.raises(InvalidScheduleError, match="for another"):
+        read_policy(path)
     (tmp_path / "b.onnx").unlink()
     with pytest.raises(InvalidScheduleError, match="for another"):
+        read_policy(path)
+
+
+def test_changed_external_data_is_refused(file: PolicyFile, tmp_path: Path) -> None:
+    path = written(file, tmp_path)
+    (tmp_path / "b.onnx.data").write_bytes(b"weights")
+    with pytest.raises(InvalidScheduleError, match=r"for another .*b\.onnx"):
         read_policy(path)
 
 
@@ -124,3 +135,6 @@ def test_another_machine_gets_cores_by_the_load(file: PolicyFile, tmp_path: Path
     path = written(msgspec.structs.replace(file, machine=machine), tmp_path)
     with pytest.warns(OtherDeviceWarning, match="measured on 100 cores"), serve_together(path) as served:
         assert served.models.keys() == {"a", "b"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OtherDeviceWarning)
+        serve_together(path, ServingPolicy()).close()  # the policy of the file is not used
