@@ -113,6 +113,8 @@ def _words(name: str, count: int) -> str:
 
 
 def _shipping(verdict: Verdict, count: int, model: Model, *notes: str) -> Verdict:
-    unknown = dict.fromkeys(("proven", "intervals", "verdict", "candidate"))
-    shipping = replace(verdict, shipped="iosched", teams=Teams(count, 1, model.batch_size), **unknown)
+    teams = Teams(count, 1, model.batch_size)
+    shipping = replace(
+        verdict, shipped="iosched", teams=teams, proven=None, intervals=None, verdict=None, candidate=None
+    )
     return shipping.noting((CALLERS.format(requests=count), *notes))
