@@ -38,14 +38,13 @@ def joined(builder: Builder, calls: Calls) -> dict[str, list[KernelCall]]:
     found = [(call, operator) for operator, own in calls.items() for call in own]
     found = _pools_in_sums(builder, _pools_last(builder, found, private), private)
     makers = {name: operator for call, operator in found for name in call.writes}
-    bit = {operator.name: 1 << number for number, operator in enumerate(graph.operators)}
-    before: dict[str, int] = {}
-    for operator in graph.operators:
-        known = (before[name] | bit[name] for name in graph.predecessors[operator.name])
-        before[operator.name] = reduce(or_, known, 0)
+    upto: dict[str, int] = {}  # the operators that run before each, and itself
+    for number, operator in enumerate(graph.operators):
+        upto[operator.name] = reduce(or_, (upto[name] for name in graph.predecessors[operator.name]), 1 << number)
 
     def is_before(name: str, at: int) -> bool:
-        return name not in makers or bool(before[found[at][1]] & bit[makers[name]])
+        maker, owner = makers.get(name), found[at][1]
+        return maker is None or (maker != owner and upto[maker] | upto[owner] == upto[owner])
 
     result: dict[str, list[KernelCall]] = {operator: [] for operator in calls}
     for call, owner in sums_in_separables(found, private, is_before):
