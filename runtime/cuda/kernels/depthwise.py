@@ -24,21 +24,18 @@ class Depthwise:
     `WindowLoop`.
 
     Attributes:
-        pads: all begins, then all ends; not negative.
+        window: its pads are not negative.
         relu: whether x passes a ReLU.
     """
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
-    dilations: tuple[int, ...]
+    window: Window
     relu: bool = False
     activation: Activation = IDENTITY
     terms: int = 1
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        window, y, (first, *rest) = self._window, as_images(writes[0]), reads[self.terms :]
+        window, y, (first, *rest) = self.window.as_2d, as_images(writes[0]), reads[self.terms :]
         x, weight = as_images(summed(reads[: self.terms])), widened(first).reshape(*window.kernel, -1)
         top, left, bottom, right = window.pads
         padded = np.pad(np.maximum(x, 0) if self.relu else x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -53,14 +50,10 @@ class Depthwise:
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         x, *others = map(Image.of, reads[: self.terms])
-        loop = WindowLoop.of(self._window, x, Image.of(writes[0]), others)
+        loop = WindowLoop.of(self.window.as_2d, x, Image.of(writes[0]), others)
         pointers = [Pointer(index) for index in range(len(reads) + 1)]
         source = self._source(reads[0].dtype, loop, has_bias=len(reads) > self.terms + 1)
         return launch(source, "depthwise", loop.threads, [*pointers, *loop.arguments])
-
-    @property
-    def _window(self) -> Window:
-        return Window(self.kernel, self.strides, self.pads, self.dilations).as_2d
 
     def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
         # The weight is not transposed.
