@@ -43,6 +43,10 @@ search.seconds search.states search.transitions search.stages search.signatures 
 search.measurements search.repeated search.cache_hits search.gap search.predicted_gap search.gap_of
 kernels.before=kernels_before kernels.after=kernels_after check fp16 notes
 """
+_FP16 = """
+latency_us=latency_us.value low=latency_us.low high=latency_us.high
+speedup.value=speedup.value speedup.low=speedup.low speedup.high=speedup.high speedup.equal=speedup.is_equal
+"""
 _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO", "tensorrt": "TensorRT"}
 _LIBRARIES = ("reference", "openvino", "tensorrt")
@@ -61,12 +65,7 @@ def as_object(result: OptimizeResult) -> dict[str, object]:
         after_rest={"measured" if name == "iosched" else name: us for name, us in result.rested_us.items()} or None,
         images_per_s=_rates(result),
         intervals=_intervals_object(result),
-        fp16=result.fp16
-        and {
-            "latency_us": result.fp16.latency_us.value,
-            **json_object(result.fp16.latency_us, ENDS),
-            "speedup": json_object(result.fp16.speedup, RATIO),
-        },
+        fp16=result.fp16 and json_object(result.fp16, _FP16),
     )
 
 

@@ -66,7 +66,7 @@ def predicted_in_flight(model: Model, opened: OpenModel, found: SearchResult, si
     latencies = {name: Measurement(us, us, us, ()) for name, us in known_us.items()}
     running = replace(single.running, n_kernels=sum(map(kernel_count, schedule.stages)))
     verdict = replace(single, schedule=schedule, reason=reason, latencies=latencies, running=running)
-    return _shipping(verdict, count, model).noting((_NEVER_RUN,))
+    return _shipping(verdict, count, model, _NEVER_RUN)
 
 
 def measured_in_flight(
@@ -83,7 +83,7 @@ def measured_in_flight(
     rates_us: dict[tuple[str, int], float] = {}
     for number, (name, count) in enumerate(product(ways, COUNTS)):
         if time_budget.remaining_s() <= 0:
-            return single.noting((_NO_TIME,))
+            return single.noting((_NO_TIME, *faults.notes))
         observer.progress(number, len(ways) * len(COUNTS), "trying requests at a time")
         with faults.contained(name):
             candidate = here.ready(replace(ways[name], requests=count), inputs)
@@ -100,12 +100,11 @@ def measured_in_flight(
     decided = decide(compared, "sequential", ["iosched"])
     if decided.chosen == "sequential" or count == 1:
         return single.noting(faults.notes)
-    most, running = max(each for _, each in rates_us), here.running(way, {})
+    most, schedule = max(each for _, each in rates_us), here.units.expanded(way.schedule)
     fewer = () if most == COUNTS[-1] else (_FEWER.format(most=most),)
-    running = replace(running, notes=(*fewer, *faults.notes, *running.notes))
-    words = {"iosched": _words(best[0], count), "sequential": here.measuring.wording.sequential}
-    verdict = replace(single, reason=decided.reason(words), latencies=compared, running=running, ratio=decided.ratio())
-    return _shipping(replace(verdict, schedule=here.units.expanded(way.schedule)), count, model)
+    reason = decided.reason({"iosched": _words(best[0], count), "sequential": here.measuring.wording.sequential})
+    verdict = replace(single, schedule=schedule, reason=reason, latencies=compared, running=here.running(way, {}))
+    return _shipping(replace(verdict, ratio=decided.ratio()), count, model, *fewer, *faults.notes)
 
 
 def _words(name: str, count: int) -> str:
@@ -113,9 +112,9 @@ def _words(name: str, count: int) -> str:
     return f"{words} for {count} requests at a time"
 
 
-def _shipping(verdict: Verdict, count: int, model: Model) -> Verdict:
+def _shipping(verdict: Verdict, count: int, model: Model, *notes: str) -> Verdict:
     teams = Teams(count, 1, model.batch_size)
-    verdict = replace(
+    shipping = replace(
         verdict, shipped="iosched", teams=teams, proven=None, intervals=None, verdict=None, candidate=None
     )
-    return verdict.noting((CALLERS.format(requests=count),))
+    return shipping.noting((CALLERS.format(requests=count), *notes))

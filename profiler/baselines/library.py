@@ -49,38 +49,42 @@ class LibraryBaseline(ABC):
             DeviceError: the library is not installed, or cannot run the model.
             MismatchError: its outputs differ.
         """
-        if isinstance(self._tried, IoschedError):
-            raise self._tried
-        return self._tried[0]
+        return self._found[0]
 
     @property
     def agreement(self) -> Check:
         """The difference of its outputs from onnxruntime's in 32-bit floats. Raises as `opened` does."""
+        return self._found[1]
+
+    @property
+    def _found(self) -> tuple[Runnable, Check]:
         if isinstance(self._tried, IoschedError):
             raise self._tried
-        return self._tried[1]
+        return self._tried
 
     @cached_property
     def _tried(self) -> tuple[Runnable, Check] | DeviceError | MismatchError:
         try:
             found = self._open()
-        except DeviceError as error:
+            try:
+                return found, self._checked(found)
+            except BaseException:
+                found.close()
+                raise
+        except (DeviceError, MismatchError) as error:
             return error
-        checked = self._checked(found)
-        if isinstance(checked, Check):
-            return found, checked
-        found.close()
-        return checked
 
-    def _checked(self, found: Runnable) -> Check | DeviceError | MismatchError:
+    def _checked(self, found: Runnable) -> Check:
         inputs = random_inputs(self.model.graph.inputs)
         with Reference(self.model, ReferenceSettings("sequential", self.threads)) as reference:
             expected = reference.run(inputs)
         try:
             check = compare(found.run(inputs), expected, rtol=rtol_of(self.precision))
         except (DeviceError, ExecutionError) as error:
-            return DeviceError(f"{self.label} cannot run this model: {error}")
-        return check if check.passed else MismatchError(check.reasons[0])
+            raise DeviceError(f"{self.label} cannot run this model: {error}") from error
+        if not check.passed:
+            raise MismatchError(check.reasons[0])
+        return check
 
     @cached_property
     def run_s(self) -> float:

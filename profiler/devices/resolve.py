@@ -206,15 +206,13 @@ def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit,
 
 def fp16_gain(device: ProfiledDevice, model: Model, settings: OpenSettings, schedule: Schedule) -> Fp16Gain | None:
     """What fp16 gains over fp32 by the analytic model of this GPU; None if it is unknown or uncertain."""
-    from iosched.profiler.devices.gpus import card_of
-
     if device.info.kind != KINDS[_CUDA] or settings.precision != DEFAULT_PRECISION:
         return None
-    if (spec := card_of(device.info.name)) is None:
-        return None
     from iosched.profiler.devices.analytic import device as analytic
+    from iosched.profiler.devices.gpus import card_of
 
-    return analytic.fp16_gain(spec, model, settings, schedule)
+    spec = card_of(device.info.name)
+    return None if spec is None else analytic.fp16_gain(spec, model, settings, schedule)
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> DeviceKind:

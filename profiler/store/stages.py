@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -167,3 +168,46 @@ def _log_measured(signature: str, turn: Turn, found: Measurement, number: int) -
     if found.disturbed_by:
         why = ", ".join(found.disturbed_by)
         _log.warning("interference with stage %.20s, attempt %d of %d: %s", signature, number, MOST_TRIES, why)
+
+
+class CountingStages(ABC):
+    """Counts of a cost model that keeps its stages in a `StageMemory`; see `MeasuredCosts`."""
+
+    @property
+    @abstractmethod
+    def _stages(self) -> StageMemory:
+        """The memory."""
+
+    @property
+    def measurements(self) -> int:
+        """See `StageMemory`."""
+        return self._stages.measurements
+
+    @property
+    def repeated(self) -> int:
+        """See `StageMemory`; zero on a GPU, where interference is not detected."""
+        return self._stages.repeated
+
+    @property
+    def disturbed(self) -> int:
+        """See `StageMemory`; zero on a GPU."""
+        return self._stages.disturbed
+
+    @property
+    def cache_hits(self) -> int:
+        """See `StageMemory`."""
+        return self._stages.cache_hits
+
+    @property
+    def signatures(self) -> int:
+        """See `StageMemory`."""
+        return self._stages.signatures
+
+    @property
+    def repeatable(self) -> int:
+        """See `StageMemory`; zero on a GPU."""
+        return self._stages.repeatable
+
+    def measured_by_others(self, rows: Iterable[Row]) -> None:
+        """See `MeasuredCosts.measured_by_others`."""
+        self._stages.measured_by_others(rows)

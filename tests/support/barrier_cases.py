@@ -23,7 +23,7 @@ from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU
-from iosched.runtime.cuda.source.windows import Image
+from iosched.runtime.cuda.source.windows import Image, Window
 
 _SEPARABLE_TILES = ((64, 64), (32, 128), (32, 64), (32, 32), (16, 64), (16, 32))
 _BARRIER = "__syncthreads();"
@@ -101,8 +101,8 @@ def _separable(
 
     The image is a line along which a thread has neighbours: a row, or a column where it is planar.
     """
-    window = (size, size), (stride, stride), (size // 2,) * 4, (1, 1)
-    usual = Separable(*window, True, RELU, Precision(precision), gpu=gpu)
+    window = Window((size, size), (stride, stride), (size // 2,) * 4, (1, 1))
+    usual = Separable(window, True, RELU, Precision(precision), gpu=gpu)
     dtype = usual.precision.dtype
     line = (1, tile[0] - 3) if layout is Layout.NHWC else (tile[0] - 3, 1)
     y = blank((1, tile[1] - 8, *line), dtype, layout=layout)

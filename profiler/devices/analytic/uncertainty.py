@@ -60,7 +60,7 @@ class Sum(Generic[P]):
 class ErrorShare:
     """The weight of a part in a latency or a ratio, negative if it lowers the ratio; `kind` shares an error."""
 
-    kind: PartKind
+    kind: str
     spread: Spread
     weight: float
 
@@ -70,7 +70,7 @@ def deviation(shares: Sequence[ErrorShare]) -> float:
 
     Shared errors are equal within a kind, others independent. Equal parts have equal errors, and must be one share.
     """
-    shared: dict[PartKind, float] = defaultdict(float)
+    shared: dict[str, float] = defaultdict(float)
     for share in shares:
         shared[share.kind] += share.weight * share.spread.shared
     return hypot(*shared.values(), *(share.weight * share.spread.own for share in shares))
@@ -212,11 +212,11 @@ class AnalyticUncertainty:
         """The latency of `stages` by `other`, in another precision, over that by this; products share no error."""
         above, below = other.sum_of(stages), self.sum_of(stages)
         own = [replace(share, weight=-share.weight) for share in self.shares(below)]
-        products, rest = [], []
-        for shares in (own, other.shares(above)):
-            products.append(deviation([share for share in shares if share.kind in _PRODUCTS]))
-            rest += [share for share in shares if share.kind not in _PRODUCTS]
-        return around(above.whole_us / below.whole_us, hypot(*products, deviation(rest)))
+        theirs = [
+            replace(share, kind=f"other {share.kind}") if share.kind in _PRODUCTS else share
+            for share in other.shares(above)
+        ]
+        return around(above.whole_us / below.whole_us, deviation([*own, *theirs]))
 
     def sum_of(self, stages: Sequence[Stage]) -> Sum[Part]:
         """The latency of consecutive stages and its parts; equal parts are one."""

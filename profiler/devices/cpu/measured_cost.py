@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -38,8 +38,8 @@ from iosched.profiler.measuring.statistics import (
     quantile,
 )
 from iosched.profiler.store.database import ProfileDatabase, device_key
-from iosched.profiler.store.stages import MOST_TRIES, StageMemory
-from iosched.profiler.store.tables import Row, Turn
+from iosched.profiler.store.stages import MOST_TRIES, CountingStages, StageMemory
+from iosched.profiler.store.tables import Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lower import LOWERING
@@ -59,7 +59,7 @@ by more. A narrower interval took a fifth more runs, and latencies varied 2 to 5
 
 
 @dataclass(frozen=True, eq=False)
-class CpuStageCost:
+class CpuStageCost(CountingStages):
     """The cost model of one model on this CPU.
 
     A stage is measured once for each signature, unless the database has it. It is measured as within the model: its
@@ -88,43 +88,9 @@ class CpuStageCost:
         """How many cores a stage may use."""
         return self.backend.lanes
 
-    @property
-    def measurements(self) -> int:
-        """How many stages were measured."""
-        return self._stages.measurements
-
-    @property
-    def repeated(self) -> int:
-        """How many measurements were repeated because of interference."""
-        return self._stages.repeated
-
-    @property
-    def disturbed(self) -> int:
-        """How many of `signatures` were only measured with interference."""
-        return self._stages.disturbed
-
-    @property
-    def cache_hits(self) -> int:
-        """How many stages were in the database."""
-        return self._stages.cache_hits
-
-    @property
-    def signatures(self) -> int:
-        """How many different stages were requested, by all strategies and numbers of lanes."""
-        return self._stages.signatures
-
-    @property
-    def repeatable(self) -> int:
-        """How many measurements may still be repeated because of interference."""
-        return self._stages.repeatable
-
     def with_own_counts(self) -> CpuStageCost:
         """See `MeasuredCosts.with_own_counts`."""
         return replace(self)
-
-    def measured_by_others(self, rows: Iterable[Row]) -> None:
-        """See `MeasuredCosts.measured_by_others`."""
-        self._stages.measured_by_others(rows)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency on all lanes in microseconds, with the fastest likely division; infinite if the strategy

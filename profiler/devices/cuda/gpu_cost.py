@@ -18,8 +18,7 @@ from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.stages import StageMemory
-from iosched.profiler.store.tables import Row
+from iosched.profiler.store.stages import CountingStages, StageMemory
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -31,7 +30,7 @@ SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_wid
 
 
 @dataclass(frozen=True, eq=False)
-class CudaStageCost:
+class CudaStageCost(CountingStages):
     """The cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds`, `OperatorKeys` and
     `Suggesting`.
 
@@ -63,47 +62,13 @@ class CudaStageCost:
         return self.suggest()
 
     @property
-    def measurements(self) -> int:
-        """How many stages were measured."""
-        return self._stages.measurements
-
-    @property
-    def cache_hits(self) -> int:
-        """How many stages were in the database."""
-        return self._stages.cache_hits
-
-    @property
-    def signatures(self) -> int:
-        """How many different stages were requested."""
-        return self._stages.signatures
-
-    @property
-    def disturbed(self) -> int:
-        """Zero: interference on a GPU is not detected."""
-        return self._stages.disturbed
-
-    @property
-    def repeated(self) -> int:
-        """Zero, for the same reason."""
-        return self._stages.repeated
-
-    @property
     def throttled(self) -> Counter[str]:
         """How many stages were measured while throttled, by reason."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
-    @property
-    def repeatable(self) -> int:
-        """Zero, for the same reason."""
-        return self._stages.repeatable
-
     def with_own_counts(self) -> CudaStageCost:
         """See `MeasuredCosts.with_own_counts`."""
         return replace(self)
-
-    def measured_by_others(self, rows: Iterable[Row]) -> None:
-        """See `MeasuredCosts.measured_by_others`."""
-        self._stages.measured_by_others(rows)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage in microseconds; infinite if the strategy cannot run it."""

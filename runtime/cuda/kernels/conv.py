@@ -30,7 +30,7 @@ from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
-from iosched.runtime.cuda.source.windows import window_of
+from iosched.runtime.cuda.source.windows import Window, window_of
 from iosched.runtime.plan import View
 from iosched.runtime.session import DERIVED, load_onnxruntime, open_session
 
@@ -61,6 +61,11 @@ class Convolution:
     def kernel_shape(self) -> tuple[int, ...]:
         """Extents of the kernel."""
         return tuple(self.weight.shape[2:])
+
+    @property
+    def window(self) -> Window:
+        """Its window."""
+        return Window(self.kernel_shape, self.strides, self.pads, self.dilations)
 
     def reading(self, x: str) -> Convolution:
         """The same convolution of another tensor."""
@@ -277,7 +282,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
 
 def _emit_depthwise(builder: Builder, found: Convolution, y: str, name: str) -> None:
     inside = found.activation if found.residual is None else IDENTITY
-    kernel = Depthwise(found.kernel_shape, found.strides, found.pads, found.dilations, found.leading_relu, inside)
+    kernel = Depthwise(found.window, found.leading_relu, inside)
     weight = builder.weight(f"{name}/weight", depthwise_weight(found.weight))
     bias = builder.float32_weight(f"{name}/bias", found.bias)
     written = y if found.residual is None else builder.temporary(f"{name}/conv", builder.shape(y))

@@ -13,8 +13,8 @@ from iosched.models.node_attributes import integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble, stored
-from iosched.runtime.cuda.source.loops import Operand, collapse, operand, pack_width, shape_of, transposed
-from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
+from iosched.runtime.cuda.source.loops import Operand, collapse, operand, shape_of, transposed
+from iosched.runtime.cuda.source.pointwise import copies_call, launch, pointwise_call
 from iosched.runtime.plan import View
 
 _TILE = 32
@@ -62,7 +62,8 @@ class Copy:
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         if len(reads) > 1:
-            return _call_of_pairs(reads, writes)
+            views = map(_as_known_types, reads, writes)
+            return copies_call([collapse(shape_of(y), [operand(x), operand(y)]) for x, y in views], entry="copy_pairs")
         x, y = map(operand, _as_known_types(reads[0], writes[0]))
         shape, target = shape_of(reads[0]), shape_of(writes[0])
         if self.permutation is not None:
@@ -96,26 +97,6 @@ def _copy_call(extents: Sequence[int], x: Operand, y: Operand) -> CudaCall:
     if tiled_axis is None:
         return pointwise_call(extents, [x], y, "const auto y = x0;", entry="copy")
     return _tiled_call(loop.extents, tiled_axis, *loop.operands)
-
-
-def _call_of_pairs(reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
-    parameters, parts, arguments, end = list[str](), list[str](), list[Argument](), 0
-    for k, pair in enumerate(zip(reads, writes, strict=True)):
-        x, y = map(operand, _as_known_types(*pair))
-        loop = collapse(shape_of(pair[1]), [x, y])
-        width, item, axes = pack_width(loop), C_TYPES[y.dtype], range(len(loop.extents))
-        end += loop.count // width
-        arguments += [Pointer(k), Pointer(len(reads) + k), np.int32(end)]
-        for axis in axes:
-            packed = axis == axes[-1]
-            arguments.append(np.int32(loop.extents[axis] // (width if packed else 1)))
-            arguments += [np.int64(each.strides[axis] * (width if packed else 1)) for each in loop.operands]
-        parameters += [f"const {item}* __restrict__ x{k}, {item}* __restrict__ y{k}, int end{k}"]
-        parameters += [f"int e{k}_{axis}, long long xs{k}_{axis}, long long ys{k}_{axis}" for axis in axes]
-        walk = "\n".join(_STEP.format(at=f"{k}_{axis}") for axis in reversed(axes))
-        parts.append(_PAIR.format(k=k, start=f"end{k - 1}" if k else "0", walk=walk, pack=f"Pack<{item}, {width}>"))
-    source = _PAIRS.format(preamble=preamble([y.dtype]), parameters=", ".join(parameters), parts="".join(parts))
-    return launch(source, "copy_pairs", end, arguments)
 
 
 def _tiled_axis(extents: Sequence[int], x: Operand, y: Operand) -> int | None:
@@ -261,20 +242,3 @@ extern "C" __global__ void copy_reshaped(const {x_type}* __restrict__ x, {y_type
   y[y_at] = {value};
 }}
 """
-
-_PAIRS = """{preamble}
-extern "C" __global__ void copy_pairs({parameters}) {{
-  const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;
-{parts}}}
-"""
-
-_PAIR = """  if (index < (unsigned int)end{k}) {{
-    unsigned int rest = index - (unsigned int){start};
-    long long i, from = 0, to = 0;
-{walk}
-    *reinterpret_cast<{pack}*>(y{k} + to) = *reinterpret_cast<const {pack}*>(x{k} + from);
-    return;
-  }}
-"""
-
-_STEP = """    i = rest % (unsigned int)e{at}; rest /= (unsigned int)e{at}; from += i * xs{at}; to += i * ys{at};"""

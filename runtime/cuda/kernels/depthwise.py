@@ -9,7 +9,7 @@ import numpy as np
 
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import C_TYPES, loaded, stored, summed, widened
+from iosched.runtime.cuda.source.elements import C_TYPES, loaded, summed, widened
 from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.windows import Image, Window, WindowLoop, as_images, tap
 from iosched.runtime.plan import View
@@ -24,21 +24,18 @@ class Depthwise:
     `WindowLoop`.
 
     Attributes:
-        pads: all begins, then all ends; not negative.
+        window: its pads are not negative.
         relu: whether x passes a ReLU.
     """
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
-    dilations: tuple[int, ...]
+    window: Window
     relu: bool = False
     activation: Activation = IDENTITY
     terms: int = 1
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        window, y, (first, *rest) = self._window, as_images(writes[0]), reads[self.terms :]
+        window, y, (first, *rest) = self.window.as_2d, as_images(writes[0]), reads[self.terms :]
         x, weight = as_images(summed(reads[: self.terms])), widened(first).reshape(*window.kernel, -1)
         top, left, bottom, right = window.pads
         padded = np.pad(np.maximum(x, 0) if self.relu else x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -53,70 +50,30 @@ class Depthwise:
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
         x, *others = map(Image.of, reads[: self.terms])
-        loop = WindowLoop.of(self._window, x, Image.of(writes[0]), others)
+        loop = WindowLoop.of(self.window.as_2d, x, Image.of(writes[0]), others)
         pointers = [Pointer(index) for index in range(len(reads) + 1)]
         source = self._source(reads[0].dtype, loop, has_bias=len(reads) > self.terms + 1)
         return launch(source, "depthwise", loop.threads, [*pointers, *loop.arguments])
 
-    @property
-    def _window(self) -> Window:
-        return Window(self.kernel, self.strides, self.pads, self.dilations).as_2d
-
     def _source(self, dtype: str, loop: WindowLoop, *, has_bias: bool) -> str:
-        value = " + ".join(loaded(dtype, f"input{k}.at[v]") for k in ["", *range(1, self.terms)])
         # The weight is not transposed.
         tap = "kx * KH + ky" if loop.planar else "ky * KW + kx"
-        return _SOURCE.format(
-            head=loop.head(dtype),
-            type=C_TYPES[dtype],
-            pointers=loop.pointers,
-            parameters=loop.parameters,
-            place=loop.place,
-            bias=", const float* __restrict__ bias" if has_bias else "",
-            first="  const auto first = load<V>(bias + pack * V);" if has_bias else "",
+        bias = "const float* __restrict__ bias, " if has_bias else ""
+        return loop.source(
+            "depthwise",
+            dtype,
+            images=self.terms,
+            relu=self.relu,
+            constants=f"const {C_TYPES[dtype]}* __restrict__ weight, {bias}",
+            first="  weight += pack * V;" + (" const auto first = load<V>(bias + pack * V);" if has_bias else ""),
             start="first.at[v]" if has_bias else "0.0f",
-            rows=loop.rows(
-                element=f"fmaxf({value}, 0.0f)" if self.relu else value,
-                outside="0.0f",
-                images=self.terms,
-                before=f"const auto factor = load<V>(weight + ({tap}) * (packs * V));",
-                joined=f"fmaf(seen, {loaded(dtype, 'factor.at[v]')}, sum[t][v])",
-            ),
-            activation=self.activation.expression("total"),
-            result=stored(dtype, "value"),
+            outside="0.0f",
+            before=f"const auto factor = load<V>(weight + ({tap}) * (packs * V));",
+            joined=f"fmaf(seen, {loaded(dtype, 'factor.at[v]')}, sum[t][v])",
+            activation=self.activation,
         )
 
 
 def depthwise_weight(weight: np.ndarray) -> np.ndarray:
     """The ONNX weight (C, 1, *kernel) of a depthwise convolution as (*kernel, C)."""
     return np.ascontiguousarray(np.moveaxis(weight[:, 0], 0, -1))
-
-
-_SOURCE = """{head}
-extern "C" __global__ void depthwise(const {type}* __restrict__ x, {pointers}const {type}* __restrict__ weight{bias},
-                                     {type}* __restrict__ y, {parameters}) {{
-{place}
-  weight += pack * V;
-{first}
-  float sum[TILE][V];
-#pragma unroll
-  for (int t = 0; t < TILE; ++t)
-#pragma unroll
-    for (int v = 0; v < V; ++v) sum[t][v] = {start};
-{rows}
-#pragma unroll
-  for (int t = 0; t < TILE; ++t) {{
-    const int column = tile * TILE + t;
-    if (column < out_w) {{
-      Pack<{type}, V> result;
-#pragma unroll
-      for (int v = 0; v < V; ++v) {{
-        const float total = sum[t][v];
-        const float value = {activation};
-        result.at[v] = {result};
-      }}
-      *reinterpret_cast<Pack<{type}, V>*>(y + column * yw) = result;
-    }}
-  }}
-}}
-"""

@@ -12,7 +12,7 @@ from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, summed, widened
+from iosched.runtime.cuda.source.elements import FLOATS, loaded, summed, widened
 from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.windows import Image, Window, WindowLoop, as_images, tap, window_of
 from iosched.runtime.plan import View
@@ -66,23 +66,19 @@ class Pool:
         start = "0.0f" if self.average else "__int_as_float(0xff800000)"
         result = "sum[t][v] / (float)(counted_rows * counted_columns)" if self.average else "sum[t][v]"
         terms = {f"x{k}": other.operand.dtype for k, other in enumerate(loop.others, 1) if k >= self.pooled}
-        return _SOURCE.format(
-            head=loop.head(dtype),
-            type=C_TYPES[dtype],
-            pointers=loop.pointers,
-            parameters=loop.parameters,
-            place=loop.place,
+        counted = [self._counted(loop)] if self.average else []
+        return loop.source(
+            "pool",
+            dtype,
+            images=self.pooled,
             start=start,
-            rows=loop.rows(
-                element=" + ".join(loaded(dtype, f"input{k}.at[v]") for k in ["", *range(1, self.pooled)]),
-                images=self.pooled,
-                outside=start,
-                joined="sum[t][v] + seen" if self.average else "fmaxf(sum[t][v], seen)",
+            outside=start,
+            joined="sum[t][v] + seen" if self.average else "fmaxf(sum[t][v], seen)",
+            last="\n".join(
+                [*counted, *(f"    const auto {x}_at = load<V>({x} + row * {x}h + column * {x}w);" for x in terms)]
             ),
-            counted=self._counted(loop) if self.average else "",
-            terms="\n".join(f"    const auto {x}_at = load<V>({x} + row * {x}h + column * {x}w);" for x in terms),
             total=" + ".join([result, *(loaded(kind, f"{x}_at.at[v]") for x, kind in terms.items())]),
-            result=stored(dtype, self.activation.expression("total")),
+            activation=self.activation,
         )
 
     def _counted(self, loop: WindowLoop) -> str:
@@ -119,33 +115,6 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     builder.emit(Pool(window, average, counts_pads), node.input[:1], node.output[:1])
     return True
 
-
-_SOURCE = """{head}
-extern "C" __global__ void pool(const {type}* __restrict__ x, {pointers}{type}* __restrict__ y,
-                                {parameters}) {{
-{place}
-  float sum[TILE][V];
-#pragma unroll
-  for (int t = 0; t < TILE; ++t)
-#pragma unroll
-    for (int v = 0; v < V; ++v) sum[t][v] = {start};
-{rows}
-#pragma unroll
-  for (int t = 0; t < TILE; ++t) {{
-    const int column = tile * TILE + t;
-    if (column >= out_w) continue;
-{counted}
-{terms}
-    Pack<{type}, V> result;
-#pragma unroll
-    for (int v = 0; v < V; ++v) {{
-      const float total = {total};
-      result.at[v] = {result};
-    }}
-    *reinterpret_cast<Pack<{type}, V>*>(y + column * yw) = result;
-  }}
-}}
-"""
 
 _COUNTED = """    int counted_rows = 0, counted_columns = 0;
 {unroll}

@@ -48,17 +48,14 @@ class Separable:
     pixels recompute the depthwise part.
 
     Attributes:
-        pads: all begins, then all ends; not negative.
+        window: its pads are not negative.
         relu: whether x passes a ReLU.
         precision: decides how products are computed and how the weight is stored.
         variant: rank of the form: 0 is the best by `_work`, 1 the best of another tile, and so on; modulo their number.
         gpu: decides the form, and how fp16 is multiplied.
     """
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
-    dilations: tuple[int, ...]
+    window: Window
     relu: bool = False
     activation: Activation = IDENTITY
     precision: Precision = Precision("fp32")
@@ -72,8 +69,7 @@ class Separable:
         channels, wide = x.shape[1], writes[0].shape[1]
         multiplied = np.float32 if self.by_fma else x.dtype
         inner = np.zeros((x.shape[0], channels, *writes[0].shape[2:]), multiplied)
-        window = self.kernel, self.strides, self.pads, self.dilations
-        Depthwise(*window, self.relu, terms=self.terms).interpret(reads[: self.terms + 1], [inner])
+        Depthwise(self.window, self.relu, terms=self.terms).interpret(reads[: self.terms + 1], [inner])
         matrix = weight[:channels, :wide] if self.by_fma else weight[:wide, :channels].T
         product = np.einsum("nchw,co->nohw", inner.astype(np.float32), matrix.astype(np.float32), optimize=True)
         writes[0][...] = self.activation(sum(added, product + bias.reshape(1, -1, 1, 1)))
@@ -121,8 +117,7 @@ class Separable:
         return sorted(ranked, key=lambda form: form != best[form.tile])[self.variant % len(ranked)]
 
     def _window(self, planar: bool) -> Window:
-        window = Window(self.kernel, self.strides, self.pads, self.dilations)
-        return window.transposed if planar else window
+        return self.window.transposed if planar else self.window
 
     def _fits(self, form: _Form, width: int) -> bool:
         """Half of the threads have windows, and their neighbours fit into registers."""
@@ -235,9 +230,8 @@ def lower_separable(
     still = (*pointwise.kernel_shape, *pointwise.strides) == (1, 1, 1, 1) and not any(pointwise.pads)
     if not (plain and single and still) or taps > MAX_TAPS or min(depthwise.pads) < 0:
         return False
-    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
     relu, count = depthwise.leading_relu, 1 + len(terms)
-    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu, count)
+    kernel = Separable(depthwise.window, relu, pointwise.activation, builder.precision, variant, builder.gpu, count)
     matrix = pointwise.weight
     reads = (
         depthwise.x,

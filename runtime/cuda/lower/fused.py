@@ -146,8 +146,7 @@ def lower_relu_separable(
     inner = builder.temporary(f"{operator.name}/depthwise", shape)
     weight = builder.weight(f"{operator.name}/depthwise/weight", depthwise_weight(depthwise.weight))
     bias = builder.float32_weight(f"{operator.name}/depthwise/bias", depthwise.bias)
-    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
-    builder.emit(Depthwise(*window, relu, IDENTITY, len(terms)), (*terms, weight, bias), (inner,))
+    builder.emit(Depthwise(depthwise.window, relu, IDENTITY, len(terms)), (*terms, weight, bias), (inner,))
     return lower_conv(builder, pointwise.reading(inner), operator.name, operator.name)
 
 

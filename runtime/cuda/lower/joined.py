@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import or_
@@ -38,14 +38,13 @@ def joined(builder: Builder, calls: Calls) -> dict[str, list[KernelCall]]:
     found = [(call, operator) for operator, own in calls.items() for call in own]
     found = _pools_in_sums(builder, _pools_last(builder, found, private), private)
     makers = {name: operator for call, operator in found for name in call.writes}
-    bit = {operator.name: 1 << number for number, operator in enumerate(graph.operators)}
-    before: dict[str, int] = {}
-    for operator in graph.operators:
-        known = (before[name] | bit[name] for name in graph.predecessors[operator.name])
-        before[operator.name] = reduce(or_, known, 0)
+    upto: dict[str, int] = {}  # the operators that run before each, and itself
+    for number, operator in enumerate(graph.operators):
+        upto[operator.name] = reduce(or_, (upto[name] for name in graph.predecessors[operator.name]), 1 << number)
 
     def is_before(name: str, at: int) -> bool:
-        return name not in makers or bool(before[found[at][1]] & bit[makers[name]])
+        maker, owner = makers.get(name), found[at][1]
+        return maker is None or (maker != owner and upto[maker] | upto[owner] == upto[owner])
 
     result: dict[str, list[KernelCall]] = {operator: [] for operator in calls}
     for call, owner in sums_in_separables(found, private, is_before):
@@ -89,54 +88,48 @@ def sums_in_separables(
     return list(found.values())
 
 
-@dataclass(frozen=True)
-class _PlainPool:
-    """A pool without terms whose result is private."""
-
-    kernel: Pool
-    shape: tuple[int, ...]
-    x: str = field(compare=False)
-    index: int = field(compare=False)
-    operator: str = field(compare=False)
-
-
-def _plain_pools(builder: Builder, calls: Owned[str], private: Collection[str]) -> dict[str, _PlainPool]:
-    """By result; equal for equal windows over images of one shape."""
+def _plain_pools(calls: Owned[str], private: Collection[str]) -> dict[str, tuple[int, Pool]]:
+    """Pools without terms, with their index among the calls, by their private results."""
     return {
-        call.writes[0]: _PlainPool(call.kernel, builder.shape(call.reads[0]), call.reads[0], index, operator)
-        for index, (call, operator) in enumerate(calls)
+        call.writes[0]: (index, call.kernel)
+        for index, (call, _) in enumerate(calls)
         if isinstance(call.kernel, Pool) and len(call.reads) == 1 and call.kernel.activation.is_identity
         if call.writes[0] in private
     }
 
 
 def _pools_in_sums(builder: Builder, calls: Owned[str], private: Collection[str]) -> list[tuple[KernelCall, str]]:
-    pools, found = _plain_pools(builder, calls, private), dict(enumerate(calls))
+    pools, found = _plain_pools(calls, private), dict(enumerate(calls))
+    x_of = {name: calls[index][0].reads[0] for name, (index, _) in pools.items()}
     for index, (call, operator) in enumerate(calls):
-        first = next((name for name in call.reads if name in pools), None)
-        if not isinstance(call.kernel, AddN) or first is None:
+        inside = [name for name in call.reads if name in pools]
+        if not isinstance(call.kernel, AddN) or not inside:
             continue
-        kernel = pools[first].kernel
-        taken = [name for name in call.reads if pools.get(name) == pools[first]] if kernel.average else [first]
-        reads = *(pools[name].x for name in taken), *(name for name in call.reads if name not in taken)
+        windows = {name: (pools[name][1], builder.shape(x_of[name])) for name in inside}
+        kernel, _ = first = windows[inside[0]]
+        taken = [name for name in inside if windows[name] == first] if kernel.average else inside[:1]
+        reads = *(x_of[name] for name in taken), *(name for name in call.reads if name not in taken)
         made = replace(kernel, pooled=len(taken), activation=call.kernel.activation)
         found[index] = KernelCall(made, reads, call.writes), operator
         for name in taken:
-            del found[pools[name].index]
+            del found[pools[name][0]]
     return list(found.values())
 
 
 def _pools_last(builder: Builder, calls: Owned[str], private: Collection[str]) -> list[tuple[KernelCall, str]]:
-    pools, found = _plain_pools(builder, calls, private), list(calls)
+    pools, found = _plain_pools(calls, private), list(calls)
     for index, (call, operator) in enumerate(calls):
-        pool, kernel = pools.get(call.reads[0]) if call.reads else None, call.kernel
-        if pool is None or not isinstance(kernel, Conv) or not _commutes(builder, pool, kernel, call):
+        kernel = call.kernel
+        if not isinstance(kernel, Conv) or call.reads[0] not in pools:
             continue
-        y = call.writes[0]
+        at, pool = pools[call.reads[0]]
+        (x,), y = calls[at][0].reads, call.writes[0]
+        if not _commutes(pool, builder.shape(x), kernel, builder.shape(y), builder.shape(call.reads[1])):
+            continue
         linear, weight = builder.temporary(f"{y}/linear", builder.shape(y)), call.reads[1]
         product = replace(kernel, bias=False, activation=IDENTITY)
-        found[pool.index] = KernelCall(product, (pool.x, weight), (linear,)), pool.operator
-        last, reads = replace(pool.kernel, activation=kernel.activation), [linear]
+        found[at] = KernelCall(product, (x, weight), (linear,)), calls[at][1]
+        last, reads = replace(pool, activation=kernel.activation), [linear]
         if kernel.bias:
             bias = builder.weights[call.reads[2]].reshape(1, -1, *(1,) * len(kernel.strides))
             reads.append(builder.float32_weight(f"{y}/pixels", bias))
@@ -144,12 +137,13 @@ def _pools_last(builder: Builder, calls: Owned[str], private: Collection[str]) -
     return found
 
 
-def _commutes(builder: Builder, pool: _PlainPool, kernel: Conv, call: KernelCall) -> bool:
-    """Whether the pool is an average whose windows begin at each pixel, and `call` a 1x1 convolution for it.
+def _commutes(pool: Pool, x: Sequence[int], kernel: Conv, y: Sequence[int], weight: Sequence[int]) -> bool:
+    """Whether the pool is an average whose windows begin at each pixel, and `kernel` a 1x1 convolution for it.
 
     A convolution of other groups or padding has another size of weights or of its result.
+
+    Args:
+        x, y: shapes of what the pool reads and the convolution writes.
     """
-    x, y = pool.shape, builder.shape(call.writes[0])
-    steps = {*pool.kernel.window.strides, *kernel.strides}
-    still = prod(builder.shape(call.reads[1])) == x[1] * y[1] and x[2:] == y[2:] and steps == {1}
-    return pool.kernel.average and still and y[1] <= x[1] and not (kernel.leading_relu or kernel.residual)
+    still = prod(weight) == x[1] * y[1] and x[2:] == y[2:] and {*pool.window.strides, *kernel.strides} == {1}
+    return pool.average and still and y[1] <= x[1] and not (kernel.leading_relu or kernel.residual)

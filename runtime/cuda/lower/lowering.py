@@ -27,6 +27,7 @@ from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
 from iosched.runtime.waits import LaneStep, Span, find_waits, input_spaces
+from iosched.scheduler.lattice import in_order
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
@@ -46,14 +47,12 @@ class Lowering:
         kernels: indexed by the tasks' `kernel`.
         weights: row-major constants by buffer.
         sessions: operators that run in onnxruntime, with their ONNX types.
-        by_demand: whether the capture launches tasks in the order of `order_by_demand`.
     """
 
     checked: CheckedPlan
     kernels: tuple[Kernel, ...]
     weights: Mapping[str, np.ndarray]
     sessions: Mapping[str, tuple[str, ...]]
-    by_demand: bool = False
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -105,8 +104,7 @@ def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
     if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
     own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
-    rank = {operator.name: number for number, operator in enumerate(network.model.graph.operators)}
-    ordered = replace(stage, groups=tuple(tuple(sorted(group, key=rank.__getitem__)) for group in stage.groups))
+    ordered = replace(stage, groups=tuple(in_order(network.model.graph, group) for group in stage.groups))
     for call, site in _stage_calls(network, ordered, 0):
         own[site.operator].append((call, site))
     sequence: list[tuple[KernelCall, _CallSite | None]] = []

@@ -172,17 +172,16 @@ def _total(zeros: Zeros) -> int:
 def _constant_axes(call: KernelCall) -> tuple[tuple[str, ...], ...]:
     """For each constant after the first operands, the tensors whose channels its axes are, or ""."""
     kernel, x, y = call.kernel, call.reads[0], call.writes[0]
-    plain = ("",) * len(getattr(kernel, "strides", ()))
     if isinstance(kernel, Conv):
-        axes = (y, x, *plain)
+        axes = (y, x, *("",) * len(kernel.strides))
         weight = tuple(axes[axis] for axis in kernel.filters.memory_order(len(axes)))
         return (weight, (y,)) if kernel.bias else (weight,)
     if isinstance(kernel, Dense):
         return (y, x), (y,)
     if isinstance(kernel, Depthwise):
-        return (*plain, x), (x,)
+        return (*("",) * len(kernel.window.kernel), x), (x,)
     if isinstance(kernel, Separable):
-        return (*plain, x), (x, y) if kernel.by_fma else (y, x), (y,)
+        return ("", "", x), (x, y) if kernel.by_fma else (y, x), (y,)
     if isinstance(kernel, Pool):
         return (("", x),) * (len(call.reads) - 1)
     return ((x,), (x,)) if isinstance(kernel, ScaleShift) else ()

@@ -180,9 +180,9 @@ class TensorrtProcess:
                 self._connection.send(request)
                 if not self._connection.poll(limit_s):
                     raise SeparateProcessError(f"its process did not {request[0]} the model within {limit_s:.0f} s")
-                is_done, answer = self._connection.recv()
-                if not is_done:
-                    raise SeparateProcessError(answer)
+                answer = self._connection.recv()
+                if isinstance(answer, SeparateProcessError):
+                    raise answer
             except BaseException as error:
                 self.close()
                 if isinstance(error, EOFError | OSError):
@@ -219,22 +219,21 @@ def written(model: Model, engine: Engine) -> Iterator[Path]:
 
 
 def serve(handle: int) -> None:
-    """Answers a `TensorrtProcess` until it ends."""
+    """Answers a `TensorrtProcess` until it ends, or a request fails."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the whole group; the parent decides when to end
     threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
     from multiprocessing.connection import Connection
 
     connection = Connection(handle)
-    model: TensorrtModel | None = None
-    while True:
-        name, *request = connection.recv()
-        try:
-            if model is None:
-                model = TensorrtModel(*request)
-            answer = model.description if name == "open" else getattr(model, name)(*request)
-            connection.send((True, answer))
-        except (IoschedError, RuntimeError, ValueError) as error:
-            connection.send((False, first_line(error)))
+    _, *request = connection.recv()
+    try:
+        model = TensorrtModel(*request)
+        connection.send(model.description)
+        while True:
+            name, *request = connection.recv()
+            connection.send(getattr(model, name)(*request))
+    except (IoschedError, RuntimeError, ValueError) as error:
+        connection.send(SeparateProcessError(first_line(error)))
 
 
 if __name__ == "__main__":

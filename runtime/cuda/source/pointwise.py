@@ -13,6 +13,7 @@ from iosched.runtime.cuda.source.loops import Loop, Operand, collapse, pack_widt
 
 _SMALL_BLOCK, _LARGE_BLOCK = 128, 256
 _MANY_THREADS = 1 << 17
+_INDEX = "  unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,36 @@ def pointwise_call(
         entry: name of the function.
     """
     loop = collapse(extents, [*reads, write])
+    text = _text(loop, body)
+    return launch(_source(text, entry), entry, loop.count // text.width, _arguments(loop, text.width))
+
+
+def copies_call(loops: Sequence[Loop], *, entry: str) -> CudaCall:
+    """The launch that copies the first operand of every loop to the second, all of one type.
+
+    The kernel's reads are the first operands, its writes the second ones. Each loop has threads of its own: the indices
+    of earlier ones wrap around, to beyond all later counts.
+    """
+    threads, arguments, types, lines = 0, list[Argument](), list[str](), list[str]()
+    texts = [_text(loop, "const auto y = x0;") for loop in loops]
+    parts = []
+    for k, (loop, text) in enumerate(zip(loops, texts, strict=True)):
+        own = _parameters(text)
+        names = [f"a{k}_{number}" for number in range(len(own))]
+        types += [f"{each.rpartition(' ')[0]} {name}" for each, name in zip(own, names, strict=True)]
+        parts += [f"__device__ void part{k}(unsigned int index, {', '.join(own)}) {{", *_statements(text)]
+        lines += [f"  part{k}(index, {', '.join(names)});", f"  index -= (unsigned int){names[len(loop.operands)]};"]
+        arguments += [Pointer(k), Pointer(len(loops) + k), *_arguments(loop, text.width)[2:]]
+        threads += loop.count // text.width
+    head = f'extern "C" __global__ void {entry}({", ".join(types)}) {{'
+    source = [preamble(texts[0].dtypes), *parts, head, _INDEX, *lines, "}\n"]
+    return launch("\n".join(source), entry, threads, arguments)
+
+
+def _text(loop: Loop, body: str) -> _Text:
     width = pack_width(loop)
     splats = tuple(width > 1 and each.strides[-1] == 0 for each in loop.operands)
-    text = _Text(body, tuple(each.dtype for each in loop.operands), splats, len(loop.extents), width)
-    return launch(_source(text, entry), entry, loop.count // width, _arguments(loop, width))
+    return _Text(body, tuple(each.dtype for each in loop.operands), splats, len(loop.extents), width)
 
 
 def launch(source: str, entry: str, threads: int, arguments: Sequence[Argument]) -> CudaCall:
@@ -60,6 +87,11 @@ def _arguments(loop: Loop, width: int) -> list[Argument]:
 
 
 def _source(text: _Text, entry: str) -> str:
+    head = f'extern "C" __global__ void {entry}({", ".join(_parameters(text))}) {{'
+    return "\n".join([preamble(text.dtypes), head, _INDEX, *_statements(text)])
+
+
+def _parameters(text: _Text) -> list[str]:
     last = len(text.dtypes) - 1
     pointers = [f"const {C_TYPES[dtype]}* __restrict__ p{k}" for k, dtype in enumerate(text.dtypes[:-1])]
     pointers.append(f"{C_TYPES[text.dtypes[-1]]}* __restrict__ p{last}")
@@ -69,25 +101,25 @@ def _source(text: _Text, entry: str) -> str:
         for k in range(last + 1)
         for name in (f"o{k}", *(f"s{k}_{axis}" for axis in range(text.rank)))
     ]
-    return "\n".join(
-        [
-            preamble(text.dtypes),
-            f'extern "C" __global__ void {entry}({", ".join([*pointers, *sizes, *steps])}) {{',
-            "  const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;",
-            "  if (index >= (unsigned int)count) return;",
-            *_walk(text),
-            *(_load(text, k) for k in range(last)),
-            f"  Pack<{C_TYPES[text.dtypes[-1]]}, {text.width}> result;",
-            "#pragma unroll",
-            f"  for (int lane = 0; lane < {text.width}; ++lane) {{",
-            *(f"    const auto x{k} = {_element(text, k)};" for k in range(last)),
-            f"    {text.body}",
-            f"    result.at[lane] = {stored(text.dtypes[-1], 'y')};",
-            "  }",
-            f"  *reinterpret_cast<Pack<{C_TYPES[text.dtypes[-1]]}, {text.width}>*>(p{last} + o{last}) = result;",
-            "}\n",
-        ]
-    )
+    return [*pointers, *sizes, *steps]
+
+
+def _statements(text: _Text) -> list[str]:
+    last = len(text.dtypes) - 1
+    return [
+        "  if (index >= (unsigned int)count) return;",
+        *_walk(text),
+        *(_load(text, k) for k in range(last)),
+        f"  Pack<{C_TYPES[text.dtypes[-1]]}, {text.width}> result;",
+        "#pragma unroll",
+        f"  for (int lane = 0; lane < {text.width}; ++lane) {{",
+        *(f"    const auto x{k} = {_element(text, k)};" for k in range(last)),
+        f"    {text.body}",
+        f"    result.at[lane] = {stored(text.dtypes[-1], 'y')};",
+        "  }",
+        f"  *reinterpret_cast<Pack<{C_TYPES[text.dtypes[-1]]}, {text.width}>*>(p{last} + o{last}) = result;",
+        "}\n",
+    ]
 
 
 def _walk(text: _Text) -> list[str]:

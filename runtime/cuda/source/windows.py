@@ -16,7 +16,8 @@ import onnx
 
 from iosched.models.node_attributes import integers, padding
 from iosched.runtime.cuda.kernel import Argument
-from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble
+from iosched.runtime.cuda.source.activation import Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, loaded, preamble, stored
 from iosched.runtime.cuda.source.loops import Loop, Operand, element_strides, pack_width, shape_of
 from iosched.runtime.plan import View
 
@@ -219,26 +220,82 @@ class WindowLoop:
 
     @property
     def arguments(self) -> list[Argument]:
-        """See `parameters`."""
+        """After the addresses; see `source`."""
         _, channels, height, width = self.y.shape
         counts = (self.threads, channels // self.pack, self._tiles, height, width, *self.x.shape[2:])
         images = (self.x, self.y, *self.others)
         return [*map(np.int32, counts), *(step for image in images for step in image.steps(self.pack))]
 
-    @property
-    def parameters(self) -> str:
-        """C parameters for `arguments`."""
-        numbers = range(1, len(self.others) + 1)
-        return ", ".join([_PARAMETERS, *(f"long long x{k}{axis}" for k in numbers for axis in "nchw")])
+    def source(
+        self,
+        entry: str,
+        dtype: str,
+        *,
+        start: str,
+        outside: str,
+        joined: str,
+        activation: Activation,
+        total: str = "sum[t][v]",
+        images: int = 1,
+        relu: bool = False,
+        constants: str = "",
+        first: str = "",
+        before: str = "",
+        last: str = "",
+    ) -> str:
+        """C++ of a kernel that reads x, `others` and `constants`, and writes y.
 
-    @property
-    def pointers(self) -> str:
-        """C parameters for the addresses of `others`, each before a comma."""
+        Args:
+            start: first value of `sum[t][v]`.
+            outside: value of missing input.
+            joined: new value of `sum[t][v]`, from it and the input `seen` of a tap.
+            total: the value that `activation` is applied to.
+            images: that windows see the sum of: x and the first of `others`.
+            relu: whether windows see this sum's ReLU.
+            constants: C parameters, each before a comma.
+            first: statements for the pack, before the taps.
+            before: statements for the tap at row `ky`, column `kx`.
+            last: statements for the pixel at `row` and `column`.
+        """
+        seen, numbers = ["", *range(1, images)], range(1, len(self.others) + 1)
+        value, kind = " + ".join(loaded(dtype, f"input{k}.at[v]") for k in seen), C_TYPES[dtype]
+        element = f"fmaxf({value}, 0.0f)" if relu else value
+        loads = " ".join(f"const auto input{k} = load<V>(x{k} + h * x{k}h + w * x{k}w);" for k in seen)
+        rows = (_ROWS_KEPT if self._is_unrolled else _ROWS_READ_AGAIN).format(
+            element=element, outside=outside, joined=joined, before=before, loads=loads
+        )
         types = [C_TYPES[other.operand.dtype] for other in self.others]
-        return "".join(f"const {kind}* __restrict__ x{k}, " for k, kind in enumerate(types, 1))
+        pointers = "".join(f"const {each}* __restrict__ x{k}, " for k, each in enumerate(types, 1))
+        strides = "".join(f", long long x{k}{axis}" for k in numbers for axis in "nchw")
+        return f"""{self._head(dtype)}
+extern "C" __global__ void {entry}(const {kind}* __restrict__ x, {pointers}{constants}{kind}* __restrict__ y,
+    {_PARAMETERS}{strides}) {{
+{self._place}
+{first}
+  float sum[TILE][V];
+#pragma unroll
+  for (int t = 0; t < TILE; ++t)
+#pragma unroll
+    for (int v = 0; v < V; ++v) sum[t][v] = {start};
+{rows}
+#pragma unroll
+  for (int t = 0; t < TILE; ++t) {{
+    const int column = tile * TILE + t;
+    if (column >= out_w) continue;
+{last}
+    Pack<{kind}, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {{
+      const float total = {total};
+      result.at[v] = {stored(dtype, activation.expression("total"))};
+    }}
+    *reinterpret_cast<Pack<{kind}, V>*>(y + column * yw) = result;
+  }}
+}}
+"""
 
     @property
-    def place(self) -> str:
+    def _place(self) -> str:
         """C++ that defines `pack`, `tile`, `row`, and the first window's `top` and `left`, and moves the images there.
 
         y moves to its row; x and `others` to their first pixel.
@@ -249,27 +306,10 @@ class WindowLoop:
         moves = (f"  x{k} += rest * x{k}n + pack / {self.multiplier} * x{k}c;" for k in range(1, len(self.others) + 1))
         return "\n".join([_PLACE.format(indices=indices(*axes), multiplier=self.multiplier), *moves])
 
-    def head(self, dtype: str) -> str:
-        """Start of a source."""
+    def _head(self, dtype: str) -> str:
         sizes = {"V": self.pack, "TILE": self.tile, "COLUMNS": self._columns(self.tile)}
         named = ", ".join(f"{name} = {value}" for name, value in sizes.items())
         return "\n".join([preamble([dtype]), constants(self.window), f"constexpr int {named};", LOAD])
-
-    def rows(self, *, element: str, outside: str, joined: str, before: str = "", images: int = 1) -> str:
-        """C++ that joins the inputs of each tap to `sum[TILE][V]`.
-
-        Args:
-            element: input value, from `input.at[v]`, and `input1.at[v]` and so on of further images.
-            outside: value of missing input.
-            joined: new value of `sum[t][v]`, from it and `seen`.
-            before: statements for the tap at row `ky`, column `kx`.
-            images: that windows see: x and the first of `others`.
-        """
-        template = _ROWS_KEPT if self._is_unrolled else _ROWS_READ_AGAIN
-        loads = " ".join(
-            f"const auto input{k} = load<V>(x{k} + h * x{k}h + w * x{k}w);" for k in ["", *range(1, images)]
-        )
-        return template.format(element=element, outside=outside, joined=joined, before=before, loads=loads)
 
     @property
     def unroll(self) -> str:

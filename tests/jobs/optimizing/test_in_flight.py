@@ -30,6 +30,7 @@ from iosched.jobs.optimizing.in_flight import COUNTS, fewest_near_best
 from iosched.jobs.optimizing.result import OptimizeResult
 from iosched.jobs.run import open_executor
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost
 from iosched.profiler.devices.cuda import device as cuda_device
@@ -291,6 +292,26 @@ def test_without_time_one_request_ships_with_a_line(profile: Path, monkeypatch: 
     result = optimized("cuda", budget_s=1e-3)
     assert result.document.teams is None
     assert len([note for note in result.notes if "use a larger --budget" in note and "requests" in note]) == 1
+
+
+@needs_compiler
+def test_a_plan_that_fails_is_reported_if_the_time_runs_out(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch)
+    time_by_size(monkeypatch)
+    script(monkeypatch, 4)
+    whole = CudaBackend.compile_in_flight
+
+    def failing(backend: CudaBackend, schedule: Schedule, count: int, *, barriers: bool = True):
+        if count == 1:
+            return whole(backend, schedule, count, barriers=barriers)
+        monkeypatch.setattr(TimeBudget, "remaining_s", lambda *_: 0.0)
+        raise RuntimeError("a bug in the plan")
+
+    monkeypatch.setattr(CudaBackend, "compile_in_flight", failing)
+    result = optimized("cuda")
+    assert result.document.teams is None
+    assert any("a bug in the plan" in note for note in result.notes)
+    assert any("use a larger --budget" in note for note in result.notes)
 
 
 @needs_compiler

@@ -8,6 +8,7 @@ from onnx import helper
 from scripted import NEEDS_OPENVINO, fire, model_with
 
 from iosched.models.errors import DeviceError, MismatchError
+from iosched.profiler.baselines import library as baselines_library
 from iosched.profiler.baselines import openvino
 from iosched.profiler.baselines.openvino import OpenvinoBaseline, open_openvino
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -67,3 +68,22 @@ def test_a_model_that_fails_while_it_runs_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(OpenvinoModel, "_output", lambda *_: library.call("ov_tensor_data", None, None))
     with pytest.raises(DeviceError, match="cannot run this model"):
         OpenvinoBaseline(fire(), 1).opened  # noqa: B018 - raises
+
+
+def test_what_cannot_be_checked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl+C while onnxruntime computes what is expected."""
+    opened: list[str] = []
+
+    class Opened:
+        def close(self) -> None:
+            opened.append("closed")
+
+    class Interrupted:
+        def __init__(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(openvino, "OpenvinoModel", lambda *_: Opened())
+    monkeypatch.setattr(baselines_library, "Reference", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        OpenvinoBaseline(fire(), 1).opened  # noqa: B018 - raises
+    assert opened == ["closed"]

@@ -44,16 +44,16 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def depthwise(size: int, stride: int) -> tuple[SourceKernel, Shapes, Shapes]:
-    kernel = Depthwise((size, size), (stride, stride), (size // 2,) * 4, (1, 1), True, RELU)
+    kernel = Depthwise(Window((size, size), (stride, stride), (size // 2,) * 4, (1, 1)), True, RELU)
     extents = tuple(-(-extent // stride) for extent in (64, 64))
     return kernel, ((2, 64, 64, 64), (size, size, 64)), ((2, 64, *extents),)
 
 
 def separable(size: int, stride: int, precision: str, gpu: Gpu) -> tuple[SourceKernel, Shapes, Shapes]:
-    window = (size, size), (stride, stride), (size // 2,) * 4, (1, 1)
+    window = Window((size, size), (stride, stride), (size // 2,) * 4, (1, 1))
     extent = -(-21 // stride)
     shapes = ((1, 84, 21, 21), (size, size, 84), (128, 128), (84,))
-    return Separable(*window, True, RELU, Precision(precision), gpu=gpu), shapes, ((1, 84, extent, extent),)
+    return Separable(window, True, RELU, Precision(precision), gpu=gpu), shapes, ((1, 84, extent, extent),)
 
 
 def summing(kernel: SourceKernel, reads: Shapes, writes: Shapes) -> tuple[SourceKernel, Shapes, Shapes]:
@@ -69,7 +69,7 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
     window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
     yield from ((Pool(window, average, average), (IMAGES,), (IMAGES,)) for average in (True, False))
     yield Pool(window, True, True, 2, RELU), (IMAGES,) * 3, (IMAGES,)
-    yield Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), True, RELU, 3), (*(IMAGES,) * 3, (3, 3, 16), (16,)), (IMAGES,)
+    yield Depthwise(window, True, RELU, 3), (*(IMAGES,) * 3, (3, 3, 16), (16,)), (IMAGES,)
     yield from ((Unary(Activation(kind, 0.5, 1.5)), (IMAGES,), (IMAGES,)) for kind in functions)
     yield AddN(RELU), (IMAGES,) * 5, (IMAGES,)
     for batches, m, n, k in ((3, 40, 33, 35), (12, 197, 256, 64), (64, 1024, 64, 1024), (64, 1024, 1024, 64)):

@@ -20,9 +20,10 @@ from iosched.runtime.reference import Reference
 
 
 def output_extent(kernel: Depthwise, axis: int, extent: int) -> int:
-    rank = len(kernel.kernel)
-    padded = extent + kernel.pads[axis] + kernel.pads[axis + rank]
-    return (padded - kernel.dilations[axis] * (kernel.kernel[axis] - 1) - 1) // kernel.strides[axis] + 1
+    window = kernel.window
+    rank = len(window.kernel)
+    padded = extent + window.pads[axis] + window.pads[axis + rank]
+    return (padded - window.dilations[axis] * (window.kernel[axis] - 1) - 1) // window.strides[axis] + 1
 
 
 def output_shape(kernel: Depthwise, shape: tuple[int, ...], multiplier: int = 1) -> tuple[int, ...]:
@@ -31,8 +32,9 @@ def output_shape(kernel: Depthwise, shape: tuple[int, ...], multiplier: int = 1)
 
 
 def by_onnxruntime(kernel: Depthwise, x: np.ndarray, values: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], kernel_shape=kernel.kernel, strides=kernel.strides,
-                            pads=kernel.pads, dilations=kernel.dilations, group=x.shape[1])  # fmt: skip
+    window = kernel.window
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], kernel_shape=window.kernel, strides=window.strides,
+                            pads=window.pads, dilations=window.dilations, group=x.shape[1])  # fmt: skip
     with Reference(proto_of([node], {"x": x.shape}, ["y"], {"w": values, "b": bias}).SerializeToString()) as reference:
         y = reference.run({"x": np.maximum(x, 0) if kernel.relu else x})["y"]
     return kernel.activation(y)
@@ -40,10 +42,13 @@ def by_onnxruntime(kernel: Depthwise, x: np.ndarray, values: np.ndarray, bias: n
 
 kernels = st.builds(
     Depthwise,
-    st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    st.tuples(*[st.integers(0, 3)] * 4),
-    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.builds(
+        Window,
+        st.tuples(st.integers(1, 4), st.integers(1, 4)),
+        st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        st.tuples(*[st.integers(0, 3)] * 4),
+        st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    ),
     st.booleans(),
     st.sampled_from([IDENTITY, RELU, Activation("Clip", 0, 0.5)]),
 )
@@ -53,7 +58,7 @@ kernels = st.builds(
 def test_meaning_is_that_of_onnxruntime(
     kernel: Depthwise, batch: int, channels: int, multiplier: int, extent: int
 ) -> None:
-    x, values = normal(batch, channels, extent, extent + 1), normal(channels * multiplier, 1, *kernel.kernel)
+    x, values = normal(batch, channels, extent, extent + 1), normal(channels * multiplier, 1, *kernel.window.kernel)
     bias = normal(channels * multiplier)
     y = np.empty(output_shape(kernel, x.shape, multiplier), np.float32)
     kernel.interpret([x, depthwise_weight(values), bias], [y])
@@ -64,7 +69,7 @@ def check_source(
     kernel: Depthwise, x: Placed, dtype: str, *, multiplier: int = 1, bias: bool = True, after: int = 0
 ) -> None:
     channels = x.array.shape[1] * multiplier
-    values = weight(depthwise_weight(normal(channels, 1, *kernel.kernel).astype(dtype)))
+    values = weight(depthwise_weight(normal(channels, 1, *kernel.window.kernel).astype(dtype)))
     reads = [x, values, weight(normal(channels))] if bias else [x, values]
     layout = Layout.NCHW if Image.of(x.view).is_planar else Layout.NHWC
     y = blank(output_shape(kernel, x.array.shape, multiplier), dtype, before=8, after=after, layout=layout)
@@ -78,7 +83,7 @@ def check_source(
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [3, 5, 7])
 def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str, layout: Layout) -> None:
-    kernel = Depthwise((size, size), (stride, stride), (size // 2,) * 4, (1, 1), relu=True)
+    kernel = Depthwise(Window((size, size), (stride, stride), (size // 2,) * 4, (1, 1)), relu=True)
     for batch, channels in ((1, 16), (3, 16)):
         check_source(kernel, put(normal(batch, channels, 9, 11).astype(dtype), layout=layout), dtype)
 
@@ -87,7 +92,7 @@ def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str, layout: L
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("channels", [42, 44, 3])
 def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: int, layout: Layout) -> None:
-    kernel = Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), activation=RELU)
+    kernel = Depthwise(Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1)), activation=RELU)
     for before in (0, 1, 2):
         x = put(normal(2, channels, 5, 5), before=before, after=before, layout=layout)
         check_source(kernel, x, "float32", after=before)
@@ -111,7 +116,7 @@ def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPa
     """Of which the last of a row is not whole."""
     monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(windows, "_TILES", (tile, 1))
-    kernel = Depthwise((3, 3), (2, 1), (1, 0, 2, 1), (1, 1))
+    kernel = Depthwise(Window((3, 3), (2, 1), (1, 0, 2, 1), (1, 1)))
     check_source(kernel, put(normal(2, 8, 14, 8), layout=layout), "float32")
 
 
@@ -121,18 +126,18 @@ def test_source_of_rare_forms(layout: Layout) -> None:
     def images(*shape: int) -> Placed:
         return put(normal(*shape), layout=layout)
 
-    asymmetric = Depthwise((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
+    asymmetric = Depthwise(Window((2, 4), (2, 1), (0, 2, 1, 1), (2, 1)), True, Activation("HardSwish"))
     check_source(asymmetric, images(2, 8, 9, 8), "float32")
     check_source(asymmetric, images(2, 3, 9, 8), "float32", multiplier=2)
-    large = Depthwise((13, 11), (1, 1), (6, 5, 6, 5), (1, 1), relu=True)
+    large = Depthwise(Window((13, 11), (1, 1), (6, 5, 6, 5), (1, 1)), relu=True)
     check_source(large, images(1, 8, 9, 8), "float32")
-    check_source(Depthwise((3,), (2,), (1, 0), (1,)), images(2, 8, 9), "float32", bias=False)
+    check_source(Depthwise(Window((3,), (2,), (1, 0), (1,))), images(2, 8, 9), "float32", bias=False)
 
 
 @needs_compiler
 @pytest.mark.parametrize(("before", "after"), [tuple(Layout), tuple(Layout)[::-1]])
 def test_source_between_layouts(before: Layout, after: Layout) -> None:
-    kernel = Depthwise((3, 2), (2, 1), (1, 0, 0, 1), (1, 2), relu=True)
+    kernel = Depthwise(Window((3, 2), (2, 1), (1, 0, 0, 1), (1, 2)), relu=True)
     x = put(normal(2, 8, 9, 7), layout=before)
     values = weight(depthwise_weight(normal(8, 1, 3, 2)))
     check(kernel, [x, values], [blank(output_shape(kernel, x.array.shape), layout=after)])

@@ -108,7 +108,7 @@ def test_a_depthwise_convolution_reads_a_sum(
 ) -> None:
     window, shape, (batch, channels, *extents) = seen
     target = (batch, channels * multiplier, *extents)
-    plain = Depthwise(window.kernel, window.strides, window.pads, window.dilations, relu, activation)
+    plain = Depthwise(window, relu, activation)
     taps = depthwise_weight(normal(target[1], 1, *window.kernel).astype(dtype))
     constants = [weight(taps), *([weight(normal(target[1]))] if bias else [])]
     reads = [*images(terms, shape, dtype, layout), *constants]
@@ -136,10 +136,7 @@ def test_a_separable_convolution_reads_and_adds_to_a_sum(
     window, shape, (batch, channels, *extents) = seen
     target, dtype = (batch, wide, *extents), Precision(precision).dtype
     plain = Separable(
-        window.kernel,
-        window.strides,
-        window.pads,
-        window.dilations,
+        window,
         relu,
         precision=Precision(precision),
         variant=variant,

@@ -80,7 +80,7 @@ def pooled_to_half(*, layout: Layout) -> Moved:
 
 
 def convolved(*, layout: Layout) -> Moved:
-    return counted(Depthwise((3, 3), (1, 1), PIXELS, (1, 1)), SHAPE, weight(normal(3, 3, 16)), layout=layout)
+    return counted(Depthwise(Window((3, 3), (1, 1), PIXELS, (1, 1))), SHAPE, weight(normal(3, 3, 16)), layout=layout)
 
 
 def resized(*, layout: Layout) -> Moved:
@@ -102,7 +102,7 @@ def normalized_by_pixels(*, layout: Layout) -> Moved:
 
 
 def separated(*, layout: Layout) -> Moved:
-    kernel = Separable((5, 5), (1, 1), (2, 2, 2, 2), (1, 1), relu=True)
+    kernel = Separable(Window((5, 5), (1, 1), (2, 2, 2, 2), (1, 1)), relu=True)
     constants = [weight(normal(5, 5, 16)), weight(normal(128, 128)), weight(normal(16))]
     return counted(kernel, SHAPE, *constants, layout=layout, most_blocks=6)
 

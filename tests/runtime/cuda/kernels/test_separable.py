@@ -16,7 +16,7 @@ from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU, Activation
-from iosched.runtime.cuda.source.windows import Image
+from iosched.runtime.cuda.source.windows import Image, Window
 from iosched.runtime.reference import Reference
 
 TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
@@ -29,23 +29,24 @@ KINDS = [
 
 
 def usual(size: int, stride: int, precision: Precision, **more: object) -> Separable:
-    found = Separable((size, size), (stride, stride), (size // 2,) * 4, (1, 1), precision=precision)
+    found = Separable(Window((size, size), (stride, stride), (size // 2,) * 4, (1, 1)), precision=precision)
     return replace(found, **more)
 
 
 def output_shape(kernel: Separable, shape: tuple[int, ...], wide: int) -> tuple[int, ...]:
+    window = kernel.window
     spatial = (
-        (shape[2 + axis] + kernel.pads[axis] + kernel.pads[axis + 2] - kernel.dilations[axis] * (size - 1) - 1)
-        // kernel.strides[axis]
+        (shape[2 + axis] + window.pads[axis] + window.pads[axis + 2] - window.dilations[axis] * (size - 1) - 1)
+        // window.strides[axis]
         + 1
-        for axis, size in enumerate(kernel.kernel)
+        for axis, size in enumerate(window.kernel)
     )
     return (shape[0], wide, *spatial)
 
 
 def constants(kernel: Separable, channels: int, wide: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """As ONNX has them: depthwise weight, pointwise weight, bias."""
-    taps = normal(channels, 1, *kernel.kernel) / np.float32(np.sqrt(np.prod(kernel.kernel)))
+    taps = normal(channels, 1, *kernel.window.kernel) / np.float32(np.sqrt(np.prod(kernel.window.kernel)))
     return taps, normal(wide, channels, 1, 1) / np.float32(np.sqrt(channels)), normal(wide)
 
 
@@ -69,14 +70,15 @@ def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, af
     [
         usual(3, 1, PRECISIONS[0], relu=True, activation=RELU),
         usual(5, 2, PRECISIONS[0]),
-        Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("Clip", 0, 0.5)),
+        Separable(Window((2, 4), (2, 1), (0, 2, 1, 1), (2, 1)), True, Activation("Clip", 0, 0.5)),
     ],
 )
 def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision, gpu: Gpu) -> None:
     kernel = replace(kernel, precision=precision, gpu=gpu)
     x, (taps, matrix, bias) = normal(2, 10, 9, 8), constants(kernel, 10, 7)
-    first = helper.make_node("Conv", ["x", "d"], ["m"], kernel_shape=kernel.kernel, strides=kernel.strides,
-                             pads=kernel.pads, dilations=kernel.dilations, group=10)  # fmt: skip
+    window = kernel.window
+    first = helper.make_node("Conv", ["x", "d"], ["m"], kernel_shape=window.kernel, strides=window.strides,
+                             pads=window.pads, dilations=window.dilations, group=10)  # fmt: skip
     proto = proto_of(
         [first, helper.make_node("Conv", ["m", "w", "b"], ["y"])],
         {"x": x.shape}, ["y"], {"d": taps, "w": matrix, "b": bias},
@@ -148,7 +150,7 @@ def test_planar_images_have_all_tiles_too(precision: Precision, gpu: Gpu) -> Non
 @needs_compiler
 @pytest.mark.parametrize(("before", "after"), [tuple(Layout), tuple(Layout)[::-1]])
 def test_source_between_layouts(before: Layout, after: Layout) -> None:
-    kernel = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True)
+    kernel = Separable(Window((2, 4), (2, 1), (0, 2, 1, 1), (2, 1)), True)
     x = put(normal(2, 8, 9, 7), layout=before)
     reads = [x, *(weight(array) for array in stored(kernel, 8, 12))]
     check(kernel, reads, [blank(output_shape(kernel, x.array.shape, 12), layout=after)])
@@ -156,7 +158,7 @@ def test_source_between_layouts(before: Layout, after: Layout) -> None:
 
 @needs_compiler
 def test_source_of_rare_forms() -> None:
-    asymmetric = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
+    asymmetric = Separable(Window((2, 4), (2, 1), (0, 2, 1, 1), (2, 1)), True, Activation("HardSwish"))
     for layout in Layout:
         check_source(asymmetric, put(normal(2, 8, 9, 8), layout=layout), 12)
     check_source(usual(1, 1, PRECISIONS[0]), put(normal(1, 300, 3, 3)), 130)
