@@ -161,6 +161,7 @@ def latency(session: Session) -> None:
     found = bench.search()
     bench.compile("found", found.schedule)
     bench.compile("found, no barriers", found.schedule, barriers=False)
+    bench.compile("found, by demand", found.schedule, by_demand=True)
     bench.compare()
     ways = session.case.ways
     for group in filter(None, (set(ways) - set(SLOW), *({way} for way in SLOW if way in ways))):

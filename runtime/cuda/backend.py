@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import Any, Self
@@ -208,22 +208,26 @@ class CudaBackend:
         """The graph to schedule."""
         return self.units.graph
 
-    def lower(self, schedule: Schedule, *, barriers: bool = True) -> Lowering:
+    def lower(self, schedule: Schedule, *, barriers: bool = True, by_demand: bool = False) -> Lowering:
         """The execution plan of the model under `schedule`."""
-        return lower(self._network, self.units.expanded(schedule), barriers=barriers)
+        found = lower(self._network, self.units.expanded(schedule), barriers=barriers)
+        return replace(found, by_demand=by_demand)
 
     def lower_fused(self, schedule: Schedule) -> Lowering:
         """The execution plan with depthwise and pointwise convolutions fused wherever possible."""
         return lower(fused_everywhere(self._network), self.units.expanded(schedule))
 
-    def compile(self, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
+    def compile(self, schedule: Schedule, *, barriers: bool = True, by_demand: bool = False) -> CudaModel:
         """Compiles, captures and warms up the model under `schedule`.
+
+        Args:
+            by_demand: see `Lowering`; off until it is faster on a GPU.
 
         Raises:
             DeviceError: the GPU is out of memory, or cuDNN has no engine.
             ExecutionError: a kernel fails.
         """
-        lowering = self.lower(schedule, barriers=barriers)
+        lowering = self.lower(schedule, barriers=barriers, by_demand=by_demand)
         self.driver.prepare(source_calls(lowering))
         return self._captured(schedule, lowering, self._lanes[0])
 

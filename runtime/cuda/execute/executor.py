@@ -17,6 +17,7 @@ import numpy as np
 
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
 from iosched.runtime.cuda.execute.buffers import DeviceBuffers, FlushedWeights, flush_nbytes, flushed_weights
+from iosched.runtime.cuda.execute.launch_order import order_by_demand
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes, elapsed_each_us, elapsed_us, recorded_events, synchronized_on_error
@@ -401,7 +402,7 @@ def segments(lowering: Lowering) -> list[Segment]:
     """The tasks in an order that satisfies all waits, cut before and after those of onnxruntime."""
     order = happens_before(lowering.plan.lanes)
     place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
-    pairs = [place[number] for number in order.sequence]
+    pairs = order_by_demand(lowering) if lowering.by_demand else [place[number] for number in order.sequence]
     found: list[Segment] = []
     current: list[tuple[int, int]] = []
     for pair in pairs:

@@ -47,12 +47,14 @@ class Lowering:
         kernels: indexed by the tasks' `kernel`.
         weights: row-major constants by buffer.
         sessions: operators that run in onnxruntime, with their ONNX types.
+        by_demand: whether the capture launches tasks in the order of `order_by_demand`.
     """
 
     checked: CheckedPlan
     kernels: tuple[Kernel, ...]
     weights: Mapping[str, np.ndarray]
     sessions: Mapping[str, tuple[str, ...]]
+    by_demand: bool = False
 
     @property
     def plan(self) -> ExecutionPlan:
