@@ -37,7 +37,7 @@ _TRIED = Budget(rounds=2, least_rounds=1)
 _COMPARED = Budget(rounds=15, max_seconds=60.0, least_rounds=LEAST_SAMPLES)
 _FEWER = "No more than {most} requests at a time were tried: the GPU has no memory for more."
 _NO_TIME = "The time ran out before all numbers of requests at a time were tried: use a larger --budget."
-_NEVER_RUN = "The requests were never run at a time: the analytic model of the GPU computes their throughput."
+_NEVER_RUN = "These requests were never run: the analytic model computes their throughput."
 
 
 def fewest_near_best(rates_us: Mapping[tuple[str, int], float]) -> tuple[str, int]:
