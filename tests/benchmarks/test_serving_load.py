@@ -133,6 +133,18 @@ def test_points_resume_and_are_pooled_over_seeds(
     assert worst[4:] == ("no answer (no answer to no answer)", worst[4], "unknown", "0.0%")
 
 
+def test_ratios_are_to_the_best_baseline_of_each_model(serving_load: ModuleType) -> None:
+    def point(seed: int, ours_us: int) -> dict[str, Any]:
+        latencies_us = {"iosched": ours_us, "onnxruntime": 400, "openvino-streams": 200, "onnxruntime-divided": None}
+        return {
+            "set": "01", "share": 0.7, "seed": seed, "rates": {"a": 5.0}, "deadlines_us": {"a": 250.0},
+            "latencies_us": {name: {"a": [us] * 10} for name, us in latencies_us.items()},
+        }  # fmt: skip
+
+    _, rows = serving_load.ratio_table([point(1, 100), point(2, 180), point(3, 300), {**point(4, 1), "set": "2"}], "01")
+    assert rows == [("70%", "a", "openvino-streams", 3, "0.90 (0.50 to 1.50)", "0.667")]
+
+
 def test_simulated_policies_have_a_row_for_each_model_and_load(
     serving_load: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
