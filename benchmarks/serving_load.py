@@ -71,12 +71,10 @@ def main() -> None:
         capacity_requests=400,
         output=Path,
     )
-    files = {short_name(name): optimized(name, options.folder) for name in options.networks}
-    models = {name: load_model(path) for name, path in files.items()}
     found = {"sets": {}, "points": [], "simulated": {}, **known_results(options.output)}
-    names = list(models)
     for indices in options.sets:
-        chosen = {names[int(index)]: models[names[int(index)]] for index in indices}
+        networks = [options.networks[int(index)] for index in indices]
+        chosen = {short_name(name): load_model(optimized(name, options.folder)) for name in networks}
         measured(indices, chosen, found, options)
         found["simulated"][indices] = simulated(chosen, found["sets"][indices])
         write_results(options, found, seeds={"inputs": 0, "arrivals": options.seeds}, goes_on=True)
