@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Block = tuple[int, ...]
-"""Numbers of cores, from 0. The number of all cores stands for any of them, whether it is taken or not."""
+"""Numbers of cores, from 0. A number past the last core means any core, also one that is in use."""
 
 
 class SharedCores(Protocol):

@@ -219,7 +219,7 @@ class LoadTest:
         )
 
     def _segments(self, left_s: float) -> Sequence[Segment]:
-        """Segments of requests; by default so many that all alternatives end within `left_s`."""
+        """Segments of requests; by default, all alternatives end within `left_s`."""
         settings, planned = self.settings, self.settings.arrivals
         duration_s = settings.duration_s or max(_LEAST_S, _SENDING * left_s / len(self.opened))
         if planned:

@@ -41,6 +41,10 @@ _ROUNDS, _MODEL_S = 60, 1.0
 _PAIR_ROUNDS, _PAIR_S = 20, 1.0
 _LOAD_STEP = 0.05
 _COMPARED_S = 30.0
+_HAS = {
+    "policy": "The file has the measured policy, by requests in time, then p90 at least as good as the default rule.",
+    "no policy": "By requests in time, then p90, the default rule was better: the file leaves the cores to it.",
+}
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,9 @@ class PolicySearchResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences for the user about a p99 that is too high or unknown."""
-        return tuple(note for row in self.rows if row.name == self.chosen for note in _notes(row))
+        """Sentences for the user: what the file has, and a p99 that is too high or unknown."""
+        own = (row for row in self.rows if row.name == self.chosen)
+        return (_HAS[self.chosen], *(note for row in own for note in _notes(row)))
 
 
 def _notes(row: LoadRow) -> Iterator[str]:

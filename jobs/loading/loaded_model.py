@@ -342,7 +342,7 @@ def _document(model: Model, given: ScheduleDocument | StrPath | None) -> Schedul
 
 
 def read_file(path: Path, parse: Callable[[bytes], T]) -> T:
-    """Parses a schedule file.
+    """Parses a file.
 
     Raises:
         InvalidScheduleError: it cannot be read, or is invalid.
@@ -350,7 +350,7 @@ def read_file(path: Path, parse: Callable[[bytes], T]) -> T:
     try:
         return parse(path.read_bytes())
     except OSError as error:
-        raise InvalidScheduleError(f"{path}: {error.strerror}: use a schedule file") from None
+        raise InvalidScheduleError(f"{path}: {error.strerror}: check the path") from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError(f"{path}: {error}") from None
 

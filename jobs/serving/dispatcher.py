@@ -14,7 +14,7 @@ from iosched.runtime.shared_cores import Block
 
 _LAST = 5  # runs whose median is the time of a model's run on blocks of one size
 _SHORTER = 0.9  # a larger block is used if a run takes at most this share of the time on a smaller one
-_RETRY = 64  # in each so many arrivals, one may use any block: times change
+_RETRY = 64  # one arrival in this many may use any block, since times change
 
 
 def blocks_of(size: int, cores: int) -> tuple[Block, ...]:

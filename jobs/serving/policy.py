@@ -16,7 +16,7 @@ class ModelPolicy:
     """How the requests of one model are served.
 
     Attributes:
-        cores: steps (load, cores) in ascending order of load: up to this load, a request gets up to so many cores;
+        cores: steps (load, cores) in ascending order of load: up to this load, a request gets at most these cores;
             above the last one, it gets one. Empty: the default rule, see `most_cores`.
         priority: each step counts as `ServingPolicy.priority_s` of waiting.
         most_waiting: requests that may wait; further ones are refused.

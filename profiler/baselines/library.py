@@ -18,7 +18,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 @dataclass(frozen=True, eq=False)
 class LibraryBaseline(ABC):
-    """A library on the original model; precision "fp32" stands for the model's own types on a CPU.
+    """A library on the original model; on a CPU, precision "fp32" means the model's own types.
 
     Attributes:
         name: in results and files.

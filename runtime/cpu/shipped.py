@@ -132,7 +132,7 @@ def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
 
 
 def reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:
-    """The settings of plain onnxruntime that a schedule file names, on at most so many threads."""
+    """The settings of plain onnxruntime that a schedule file names, with at most `lanes` threads."""
     known = None if document is None else document.runtime.get("reference")
     if not isinstance(known, dict):
         return ReferenceSettings("sequential", lanes)

@@ -138,3 +138,8 @@ def test_another_machine_gets_cores_by_the_load(file: PolicyFile, tmp_path: Path
     with warnings.catch_warnings():
         warnings.simplefilter("error", OtherDeviceWarning)
         serve_together(path, ServingPolicy()).close()  # the policy of the file is not used
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidScheduleError, match=r"missing\.json: No such file or directory: check the path"):
+        serve_together(str(tmp_path / "missing.json"))
