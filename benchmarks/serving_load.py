@@ -6,7 +6,7 @@
 Networks are optimized first. Each set of models gets Poisson arrivals with rates that need equal times of each alone.
 The capacity of a set is the highest load at which the best baseline keeps the p99 of all models below five times their
 latency alone, found by bisection. Points are shares of it. All alternatives get the same requests in segments in turn.
-Each seed has its part of the requests for each model and point; what the results file has is not measured again.
+Each seed has its part of a point's requests; what the results file has is not measured again.
 
 SIMULATED: policies on 8 and 16 cores, by the dispatcher of iosched and latencies that are measured on one core and on
 all, and extended to more by Amdahl's law. Requests do not share cores.
@@ -14,6 +14,7 @@ all, and extended to more by Amdahl's law. Requests do not share cores.
 Options:
     --folder: optimized networks, made where they are missing
     --sets: comma-separated sets of indices of networks, such as 03,12,0123
+    --requests: of all models at a point, but at least 400 of each
     --capacity-requests: least number of requests of each model to decide whether a load is below the capacity
     --output: raw results as JSON
 """
@@ -33,7 +34,7 @@ from statistics import median
 from typing import Any
 
 from cpu_models import short_name
-from testbed import Table, interval_text, known_results, print_table, read_options, write_results
+from testbed import Table, interval_text, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, load_model
 from iosched.jobs.load_test.alternatives import OPENERS
@@ -55,6 +56,8 @@ SHARES = (0.4, 0.7, 0.95)
 CORES = (8, 16)
 STEPS = 6
 """Of the bisection, which begins between a tenth of one model alone and all cores busy twice."""
+LEAST_REQUESTS = 400
+"""Of each model at a point: its p99 has an interval from 368 on."""
 SIMULATED_REQUESTS = 20_000
 
 Results = dict[str, Any]
@@ -71,7 +74,7 @@ def main() -> None:
         capacity_requests=400,
         output=Path,
     )
-    found = {"sets": {}, "points": [], "simulated": {}, **known_results(options.output)}
+    found = {"sets": {}, "points": [], "simulated": {}, **resumed_results(options.output)}
     for indices in options.sets:
         networks = [options.networks[int(index)] for index in indices]
         chosen = {short_name(name): load_model(optimized(name, options.folder)) for name in networks}
@@ -106,7 +109,8 @@ def measured(indices: str, models: Mapping[str, Model], found: Results, options:
         for share in SHARES:
             if (indices, share, seed) not in done:
                 rates = rates_of(of_set["lone_us"], share * of_set["load"])
-                result = load_of(models, rates, of_set["lone_us"], options.requests / options.seeds, seed)
+                rarest = max(LEAST_REQUESTS, options.requests * min(rates.values()) / sum(rates.values()))
+                result = load_of(models, rates, of_set["lone_us"], rarest / options.seeds, seed)
                 found["points"].append({"set": indices, "share": share, "seed": seed, **content(result)})
                 write_results(options, found, seeds={"inputs": 0, "arrivals": seed}, goes_on=True)
 

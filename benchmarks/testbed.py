@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import platform
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -41,6 +43,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.search import SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
+MEASURING = ("models", "scheduler", "runtime", "profiler", "jobs")
 SEEDS: Mapping[str, int] = {"inputs": DEFAULT_SEED}
 YARDSTICK = "yardstick"
 NAMES = {
@@ -258,6 +261,40 @@ def known_results(path: Path | None) -> dict[str, Any]:
     return found
 
 
+def resumed_results(path: Path | None) -> dict[str, Any]:
+    """What a results file has, to go on with; nothing where there is none.
+
+    Ends with an error if the product, the machine or a library was another one: rows of a table share them.
+    """
+    found = known_results(path)
+    if found and (differing := [name for name, value in _shared(origin()).items() if _shared(found)[name] != value]):
+        print(f"{path} was measured with another {', '.join(differing)}: write to another file", file=sys.stderr)
+        raise SystemExit(2)
+    return found
+
+
+def _shared(content: Mapping[str, Any]) -> dict[str, object]:
+    whole = content["provenance"]
+    libraries = {name: version for name, version in whole["versions"].items() if name not in ("iosched", "commit")}
+    machine = whole["machine"]
+    return {
+        "product": content.get("digest"),
+        "machine": (machine["cpu"], machine["design"], len(machine["cores"]), machine["quota"]),
+        "library": libraries,
+    }
+
+
+@cache
+def product_digest() -> str:
+    """SHA-256 of the code that runs and measures models; the command line is not part of it."""
+    found = hashlib.sha256()
+    for name in MEASURING:
+        folder = Path(str(import_module(f"iosched.{name}").__file__)).parent
+        for path in sorted(each for each in folder.rglob("*") if each.suffix in (".py", ".cpp", ".hpp", ".json")):
+            found.update(f"{name}/{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
 @cache
 def results(name: str) -> dict[str, Any]:
     """A committed results file by its name without suffix."""
@@ -321,6 +358,7 @@ def origin(
             "python": platform.python_version(),
         },
         "versions": {name: version for name in names if (version := package_version(name))},
+        "digest": product_digest(),
         "provenance": asdict(whole),
     }
 

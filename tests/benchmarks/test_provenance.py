@@ -109,7 +109,7 @@ def kept(path: Path) -> dict[str, Any]:
 def test_a_results_file_says_where_it_comes_from(testbed: ModuleType, tmp_path: Path) -> None:
     testbed.keep_results(tmp_path / "new" / "r.json", {"rows": [1]}, seeds={"graphs": 7}, rivals=["no-such-package"])
     found = kept(tmp_path / "new" / "r.json")
-    assert list(found) == ["command", "machine", "versions", "provenance", "rows"]
+    assert list(found) == ["command", "machine", "versions", "digest", "provenance", "rows"]
     assert found["command"] == "python benchmarks/wide.py --graphs 2"
     assert set(found["machine"]) == {"processor", "cores", "system", "python"}
     assert {"numpy", "onnx"} <= set(found["versions"])
@@ -151,3 +151,20 @@ def test_a_file_that_is_written_anew_tells_of_no_other_call(testbed: ModuleType,
     for word in "ab":
         testbed.keep_results(tmp_path / "r.json", {}, command=["python", word])
     assert "earlier" not in kept(tmp_path / "r.json")
+
+
+def test_results_of_another_machine_version_or_product_are_not_gone_on_with(
+    testbed: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.json"
+    assert testbed.resumed_results(None) == testbed.resumed_results(path) == {}
+    testbed.keep_results(path, {"rows": [1]})
+    kept = json.loads(path.read_text())
+    assert testbed.resumed_results(path) == kept
+    kept["digest"] = "0" * 64
+    kept["provenance"]["machine"]["cpu"] = "another one"
+    kept["provenance"]["versions"]["onnxruntime"] = "0.1"
+    path.write_text(json.dumps(kept))
+    with pytest.raises(SystemExit):
+        testbed.resumed_results(path)
+    assert "another product, machine, library: write to another file" in capsys.readouterr().err

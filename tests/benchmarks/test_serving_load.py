@@ -110,8 +110,9 @@ def test_the_capacity_is_that_of_the_best_baseline(serving_load: ModuleType, que
 
 
 def test_points_resume_and_are_pooled_over_seeds(
-    serving_load: ModuleType, queues: list[LoadSettings], tmp_path: Path
+    serving_load: ModuleType, queues: list[LoadSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(serving_load, "LEAST_REQUESTS", 80)
     found: dict[str, Any] = {"sets": {}, "points": [], "simulated": {}}
     options = type("Options", (), {"seeds": 2, "requests": 80, "capacity_requests": 40, "output": tmp_path / "r.json"})
     options.command = ["python"]  # type: ignore[attr-defined]
@@ -121,7 +122,7 @@ def test_points_resume_and_are_pooled_over_seeds(
     ]
     tests = len(queues)
     found["points"] = found["points"][:-1]
-    serving_load.measured("01", chains(2), serving_load.known_results(tmp_path / "r.json"), options)
+    serving_load.measured("01", chains(2), serving_load.resumed_results(tmp_path / "r.json"), options)
     assert len(queues) == tests
     serving_load.measured("01", chains(2), found, options)
     assert len(queues) == tests + 1
