@@ -108,7 +108,7 @@ def bench(
         names: alternatives of `ROWS`; by default all of the device, except those measured only on request.
         baseline: one of the alternatives measured, for `Row.over_baseline`.
         device: the device, as for `--device`.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         rounds: the number of rounds, if there is time.
         background_load: the number of processes that keep a core busy while alternatives are measured.
         profile_db: the profile database; by default the user's.

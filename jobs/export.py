@@ -74,7 +74,7 @@ def export(
         source: the path of a file from `optimize` or `batch`, with a schedule for CPUs.
         folder: where to write; default: a folder STEM.plan in the working folder.
         overwrite: whether to replace files.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
 
     Raises:
         UsageError: there is no schedule for CPUs, parts of the model need Python, or a file exists.

@@ -40,7 +40,7 @@ class MatrixSettings:
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         profile_db: the profile database; by default the user's.
         resume: whether to use latencies in the profile database, on simulated GPUs those of other machines.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.

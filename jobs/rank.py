@@ -41,7 +41,7 @@ class RankSettings:
         devices: the devices, as for `--device`.
         measure: measures whole models ("models"), only stages ("stages") or nothing ("none") on attached devices. On a
             simulated GPU latencies are computed.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         precision: the precision.
         launch: how simulated GPUs launch kernels.
         budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.

@@ -100,7 +100,7 @@ def run(
             plain onnxruntime runs that, nothing is compared.
         members: the models to compare with instead, by name, if the file has several.
         device: the device, as for `--device`.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         by_schedule: whether to run the schedule even if a library ships.
         trace: whether to trace the tasks of the timed runs; implies `by_schedule`.
         plan: an open plan file with a program for this model, which runs in the place of `document`; it is closed.

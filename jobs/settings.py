@@ -20,7 +20,7 @@ class OptimizeSettings:
 
     Attributes:
         device: the device, as for `--device`.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
         r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.

@@ -35,7 +35,7 @@ class BatchSettings:
             another or side by side.
         memory_nbytes: the memory limit of a cluster; by default the device's memory.
         shared_inputs: names of inputs that are fed once, to all models that have them.
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         precision: the precision of a GPU: "fp32", "tf32" or "fp16".
         launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
         budget_s: the seconds for everything; None for no limit.

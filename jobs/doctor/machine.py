@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from iosched.jobs.doctor.diagnosis import DoctorRequest, Section, SettingsFile
 from iosched.profiler.devices.facts import Finding
 from iosched.profiler.devices.resolve import not_linux
-from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
+from iosched.runtime.cores import allowed_cpus, cpu_quota
+from iosched.runtime.topology import default_threads
 
 if TYPE_CHECKING:
     from iosched.profiler.store.health import Health
@@ -26,7 +27,7 @@ def check_machine(request: DoctorRequest) -> Section:
     """Facts about the machine, None if unknown."""
     del request
     total, available, limit = _meminfo("MemTotal"), _meminfo("MemAvailable"), _group_limit()
-    cores, threads, quota, load = len(allowed_cpus()), cpu_count(), cpu_quota(), _load()
+    cores, threads, quota, load = len(allowed_cpus()), default_threads(), cpu_quota(), _load()
     libc = " ".join(platform.libc_ver()).strip()
     values = {
         "system": platform.system(),

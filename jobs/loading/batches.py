@@ -236,7 +236,7 @@ def load_batches(
         source: the path of a model whose batch is dynamic, or of a folder from `export`; or its bytes.
         schedules: schedules, or the path of a schedule file of version 2, instead of those in the model.
         device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         most_open: the number of batch sizes that stay open; by default one more than there are schedules.
         strict: whether to fail where the model has no plan file that fits, instead of preparing it again.
 

@@ -247,7 +247,7 @@ def load(
         source: a path, also of a folder from `export`, the bytes of a file, or a model that was loaded before.
         schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
         device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
-        threads: the number of CPU cores; by default all that affinity and quota allow.
+        threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         batch_size: the first dimension of every input, if the file leaves it open.
         input_shapes: full shapes of inputs by name, if the file leaves them open.
         strict: whether to fail where the model has no plan file that fits, instead of preparing it again.

@@ -34,7 +34,7 @@ class OpenSettings:
     """Settings for opening a model on a device.
 
     Attributes:
-        threads: CPU cores to use; by default all that the process may use.
+        threads: CPU cores to use; by default `default_threads()`, for throughput all that the process may use.
         precision: "fp32", "tf32" or "fp16" on a GPU; "fp32", "bf16" or "fp16" on a CPU.
         barriers: stages on an attached GPU wait for the whole stage before them ("stage"), only for their inputs
             ("none"), or whichever is faster ("auto").

@@ -12,7 +12,6 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.calls import own_lanes, stage_calls
 from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -31,6 +30,7 @@ from iosched.runtime.cpu.shared_rows import share_rows
 from iosched.runtime.executor import TaskOrigin, TracedRuns
 from iosched.runtime.memory import release_freed_memory
 from iosched.runtime.placement import Placement
+from iosched.runtime.topology import default_threads, lanes_in_a_cache
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 from iosched.scheduler.unit_graph import join_units, numbered_unit_stages
@@ -177,7 +177,7 @@ class CpuBackend:
         """Prepare `model`.
 
         Args:
-            lanes: number of threads; default `cpu_count()`.
+            lanes: number of threads; default `default_threads()`.
             native: whether to use the compiled executor instead of the Python one; default: if available.
             invokes: whether the compiled executor runs operators without sessions where it can.
             sharing: another backend whose worker threads and processors this one uses, so that idle threads of one
@@ -190,15 +190,16 @@ class CpuBackend:
             UsageError: `units` are invalid.
         """
         join_units(model.graph, units)  # fails before onnxruntime reads the model
-        self.lanes = lanes or cpu_count()
+        self.lanes = lanes or default_threads()
         self.is_native = available() if native is None else native
         if sharing is not None:
             self.lanes, self.is_native = sharing.lanes, sharing.is_native
-        self.kernels: KernelGraph = _prepared(model, self.lanes)
+        self.cpus: LaneCpus = LaneCpus(self.lanes) if sharing is None else sharing.cpus
+        with self.cpus.nearby():
+            self.kernels: KernelGraph = _prepared(model, self.lanes)
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model), units)
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache(invokes=self.is_native and invokes)
-        self.cpus: LaneCpus = LaneCpus(self.lanes) if sharing is None else sharing.cpus
         self._owns_cpus = sharing is None
         self._owned = NativeRuntime() if self.is_native and sharing is None else None
         self._native: NativeRuntime | None = self._owned if sharing is None else sharing._native
@@ -333,7 +334,8 @@ class CpuBackend:
         self.close()
 
     def _executor(self, lowering: Lowering) -> PlanExecutor:
-        return self._executor_on(lowering, self._native, self.cpus.of(len(lowering.plan.lanes)))
+        with self.cpus.nearby():
+            return self._executor_on(lowering, self._native, self.cpus.of(len(lowering.plan.lanes)))
 
     def _executor_on(self, lowering: Lowering, native: NativeRuntime | None, cpus: Sequence[int]) -> PlanExecutor:
         if native is None or not supports(lowering.plan):
@@ -359,7 +361,8 @@ def _prepared(model: Model, lanes: int) -> KernelGraph:
     for rewrite in kernel_rewrites(block):
         rewrite(graph)
     parts = partial_sums(graph, block, lanes)
-    return share_rows(replace(kernels, nodes=graph.nodes, parts=parts), lanes)
+    kernels = replace(kernels, nodes=graph.nodes, parts=parts, lanes_in_a_cache=lanes_in_a_cache())
+    return share_rows(kernels, lanes)
 
 
 def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:

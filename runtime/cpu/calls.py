@@ -55,7 +55,8 @@ def own_lanes(
         return (tuple(range(lanes)),) * len(groups)
     if division is not None and division.lanes == lanes and len(division.groups) == len(groups):
         return division.groups
-    return assign_lanes([sum(node_work_us(kernels, index) for index in nodes) for nodes in groups], lanes)
+    work_us = [sum(node_work_us(kernels, index) for index in nodes) for nodes in groups]
+    return assign_lanes(work_us, lanes, kernels.lanes_in_a_cache)
 
 
 def stage_calls(
@@ -141,19 +142,41 @@ def _span(view: View) -> Span:
     return Span(view.buffer, 0 if view.shape is None else view.offset, stop)
 
 
-def assign_lanes(work_us: Sequence[float], lanes: int) -> tuple[tuple[int, ...], ...]:
+def assign_lanes(work_us: Sequence[float], lanes: int, in_a_cache: int = 0) -> tuple[tuple[int, ...], ...]:
     """Give each group its lanes.
 
     With at least as many groups as lanes, each group gets one lane, longest first to the least loaded (Graham's LPT: at
     most 4/3 - 1/(3 lanes) of the best makespan). With fewer, each spare lane goes to the group with most work per lane.
+
+    Args:
+        in_a_cache: see `in_caches`.
     """
     if len(work_us) >= lanes:
         return _longest_first(work_us, lanes)
     counts = [1] * len(work_us)
     for _ in range(lanes - len(work_us)):
         counts[max(range(len(counts)), key=lambda group: (work_us[group] / counts[group], -group))] += 1
-    starts = [sum(counts[:group]) for group in range(len(counts))]
-    return tuple(tuple(range(start, start + count)) for start, count in zip(starts, counts, strict=True))
+    return in_caches(counts, lanes, in_a_cache)
+
+
+def in_caches(counts: Sequence[int], lanes: int, in_a_cache: int) -> tuple[tuple[int, ...], ...]:
+    """The lanes of groups that need so many, each within one cache where possible; O(groups * lanes).
+
+    Args:
+        in_a_cache: how many lanes in a row share a cache; 0 or 1: groups lie next to each other.
+    """
+    size = in_a_cache if 1 < in_a_cache < lanes else lanes
+    free = [list(range(first, min(first + size, lanes))) for first in range(0, lanes, size)]
+    found: dict[int, tuple[int, ...]] = {}
+    for group in sorted(range(len(counts)), key=lambda group: -counts[group] if len(free) > 1 else group):
+        own: list[int] = []
+        while len(own) < counts[group]:
+            missing = counts[group] - len(own)
+            cache = min((each for each in free if len(each) >= missing), key=len, default=max(free, key=len))
+            own += cache[:missing]
+            del cache[:missing]
+        found[group] = tuple(sorted(own))
+    return tuple(found[group] for group in range(len(counts)))
 
 
 def _longest_first(work_us: Sequence[float], lanes: int) -> tuple[tuple[int, ...], ...]:

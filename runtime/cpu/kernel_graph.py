@@ -61,6 +61,7 @@ class KernelGraph:
         parts: for results of convolutions that can be computed in parts, the parts; their tensors are in `tensors`.
         rows: nodes divided by rows.
         inside: by name, the nodes that a session node replaces; their own positions in `nodes` are empty.
+        lanes_in_a_cache: how many lanes in a row share a cache; 0 for all.
     """
 
     graph: EditableGraph
@@ -69,6 +70,7 @@ class KernelGraph:
     parts: Mapping[str, SummedParts] = field(default_factory=dict)
     rows: SharedRows = SharedRows()
     inside: Mapping[str, tuple[NodeProto, ...]] = field(default_factory=dict)
+    lanes_in_a_cache: int = 0
 
     @property
     def weights(self) -> Mapping[str, np.ndarray]:

@@ -16,13 +16,14 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from iosched.runtime.cores import allowed_cpus, is_time_shared, siblings
+from iosched.runtime.topology import read_topology
 
 SHARE_VARIABLE = "IOSCHED_SHARE_CORES"
 """If this environment variable is set, processes ignore each other's claims and use the same processors."""
@@ -60,15 +61,41 @@ class LaneCpus:
             return lane_cpus(lanes)
         with self._lock:
             if self._taken is None:
-                self._taken = self._claims.take(self.lanes, by_core(allowed_cpus()), siblings)
+                near = read_topology().near(allowed_cpus())
+                self._taken = self._claims.take(self.lanes, by_core(allowed_cpus()), siblings, near)
                 self._release = weakref.finalize(self, self._taken.release)
             return lane_cpus(lanes, self._taken.cpus)
+
+    @contextmanager
+    def nearby(self) -> Iterator[None]:
+        """Run the calling thread on the socket of the lanes: memory lies where the thread runs that first writes it."""
+        if len(read_topology().sockets) < 2:
+            yield
+            return
+        with on_cpus(self.of(self.lanes)):
+            yield
 
     def close(self) -> None:
         """Release the claim. May be called again."""
         with self._lock:
             if self._release is not None:
                 self._release()
+
+
+@contextmanager
+def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
+    """Run the calling thread on these processors; negative numbers mean unpinned."""
+    if min(cpus) < 0:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):  # the process may no longer use them
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
 
 
 def lane_cpus(lanes: int, cpus: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -89,10 +116,10 @@ def unpinned(lanes: int) -> tuple[int, ...]:
 
 
 def by_core(cpus: Sequence[int]) -> tuple[int, ...]:
-    """These processors, reordered: first one of every physical core."""
-    allowed = frozenset(cpus)
-    first = [cpu for cpu in cpus if cpu == min(siblings(cpu) & allowed, default=cpu)]
-    return (*first, *(cpu for cpu in cpus if cpu not in first))
+    """These processors, reordered: fast ones first, of these one of every physical core, and by cache."""
+    allowed, topology = frozenset(cpus), read_topology()
+    first = {cpu for cpu in cpus if cpu == min(siblings(cpu) & allowed, default=cpu)}
+    return tuple(sorted(cpus, key=lambda cpu: (cpu in topology.slow, cpu not in first, topology.cache_of(cpu))))
 
 
 MAX_CLAIMS = 4
@@ -143,21 +170,26 @@ class Claims:
         self._taken: dict[int, _Taken] = {}
         self._lock = threading.RLock()  # the garbage collector may release a claim while it is held
 
-    def take(self, lanes: int, cpus: Sequence[int], siblings: Siblings) -> Claim:
-        """Claim a processor for each lane, or all there are; O(lanes * processors).
+    def take(self, lanes: int, cpus: Sequence[int], siblings: Siblings, near: Sequence[Collection[int]] = ()) -> Claim:
+        """Claim a processor for each lane, or all there are; O(lanes * processors * log processors).
 
         Preferred are processors that this process has, then those with the fewest claims, then those with the fewest
         claims on their physical core, then the order of `cpus`.
+
+        Args:
+            near: sets of processors, the best first. All lanes are in one of them if that has no disadvantage.
         """
         with self._lock:
             load = self.others(cpus)
+            wanted = self._ranked(lanes, cpus, load, siblings, near)
             chosen: list[int] = []
             while len(chosen) < min(lanes, len(cpus)):
-                cpu = min(set(cpus) - set(chosen), key=self._preference(cpus, load, siblings))
+                cpu = next(cpu for cpu in wanted if cpu not in chosen)
                 slot = self._use(cpu)
                 if slot > load[cpu]:  # claimed since the check, or by an invisible process
                     self._release_one(cpu)
                     load[cpu] = slot
+                    wanted = self._ranked(lanes, cpus, load, siblings, near)
                 else:
                     chosen.append(cpu)
             crowded = {cpu for cpu in cpus if any(load.get(each, 0) for each in siblings(cpu))}
@@ -194,12 +226,25 @@ class Claims:
                 taken.bound.close()
         self._taken = {}
 
-    def _preference(
-        self, cpus: Sequence[int], load: Mapping[int, int], siblings: Siblings
-    ) -> Callable[[int], tuple[bool, int, int, int]]:
-        order = {cpu: index for index, cpu in enumerate(cpus)}
+    def _ranked(
+        self,
+        lanes: int,
+        cpus: Sequence[int],
+        load: Mapping[int, int],
+        siblings: Siblings,
+        near: Sequence[Collection[int]],
+    ) -> Sequence[int]:
+        """The processors in the order of preference; see `take`."""
         crowd = {cpu: sum(load.get(each, 0) for each in siblings(cpu)) for cpu in cpus}
-        return lambda cpu: (cpu not in self._taken, load[cpu], crowd[cpu], order[cpu])
+        costs = {cpu: (cpu not in self._taken, load[cpu], crowd[cpu]) for cpu in cpus}
+        ranked = sorted(cpus, key=costs.__getitem__)  # otherwise in their order
+
+        def cost(some: Sequence[int]) -> tuple[int, ...]:
+            sums = map(sum, zip(*(costs[cpu] for cpu in some[:lanes]), strict=True))
+            return (*sums, -len({min(siblings(cpu)) for cpu in some[:lanes]}))
+
+        inside = ([cpu for cpu in ranked if cpu in own] for own in near)
+        return next((each for each in inside if len(each) >= lanes and cost(each) <= cost(ranked)), ranked)
 
     def _use(self, cpu: int) -> int:
         """Claim a processor, again if it is ours; returns our slot there, 0 if it was ours already."""

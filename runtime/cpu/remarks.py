@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
+from iosched.runtime.cores import allowed_cpus, cpu_quota
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.lane_cpus import Claim, LaneCpus
+from iosched.runtime.topology import default_threads
 
 
 def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
@@ -17,7 +18,7 @@ def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
 
 def remarks_before(threads: int | None) -> tuple[str, ...]:
     """Notes on a model that is about to run on `threads` threads; default: one for each core."""
-    cpus = LaneCpus(threads or cpu_count())
+    cpus = LaneCpus(threads or default_threads())
     cpus.of(cpus.lanes)
     cpus.close()
     return core_remarks(cpus)

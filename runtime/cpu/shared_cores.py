@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from weakref import WeakValueDictionary
@@ -14,7 +12,7 @@ import numpy as np
 from iosched.models.model import Model
 from iosched.runtime.cores import allowed_cpus, is_time_shared
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.lane_cpus import LaneCpus, unpinned
+from iosched.runtime.cpu.lane_cpus import LaneCpus, on_cpus, unpinned
 from iosched.runtime.cpu.native import NativeRuntime
 from iosched.runtime.cpu.remarks import core_remarks
 from iosched.runtime.cpu.shipped import is_by_schedule, reference_settings, shipped_executor
@@ -125,22 +123,6 @@ def _opened(model: Model, document: ScheduleDocument | None, lanes: int) -> Exec
     settings = reference_settings(document, lanes)
     session = Reference(model, settings, keeps_spinning=False)  # its idle threads would disturb other models
     return Executor(session, f"onnxruntime, {settings.description}", by="reference")
-
-
-@contextmanager
-def on_cpus(cpus: Sequence[int]) -> Iterator[None]:
-    """Run the calling thread on these processors; negative numbers mean unpinned."""
-    if min(cpus) < 0:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    with suppress(OSError):  # the process may no longer use them
-        os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True, eq=False)

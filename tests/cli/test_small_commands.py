@@ -102,7 +102,7 @@ def test_devices_says_how_much_time_of_its_cores_the_process_gets(invoke, monkey
     monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: None)
     assert "quota" not in invoke("devices").stdout
     monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: 1.5)
-    monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_count", lambda: 1)
+    monkeypatch.setattr(f"{cpu_facts.__name__}.default_threads", lambda: 1)
     cpu, _ = json.loads(invoke("devices", "--json").stdout)["devices"]
     assert (cpu["quota"], cpu["threads"]) == (1.5, 1)
     assert "CPU time of 1.5 cores; default threads: 1" in invoke("devices").stdout

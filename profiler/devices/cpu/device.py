@@ -13,11 +13,12 @@ from iosched.profiler.devices.kind import DeviceKind
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_simulated_gpus
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.precision import check_precision
-from iosched.runtime.cpu.shipped import shipped_executor
+from iosched.runtime.cpu.shipped import is_by_schedule, shipped_executor
 from iosched.runtime.device import DeviceInfo
 from iosched.runtime.executor import Executor
 from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.processor import cpu_name, read_processor
+from iosched.runtime.topology import default_threads
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE
@@ -91,7 +92,8 @@ class CpuDevice:
             DeviceError: onnxruntime is not installed, or there is too little memory.
         """
         check_fits(model.graph)
-        return shipped_executor(model, document, threads or cpu_count())
+        is_shared = document is None or document.teams is not None or not is_by_schedule(document)
+        return shipped_executor(model, document, threads or (cpu_count() if is_shared else default_threads()))
 
     def shared_cores(self, count: int | None = None) -> CpuCores:
         """See `SharesCores`."""
@@ -123,7 +125,7 @@ class CpuDevice:
         """See `WritesPlans`."""
         from iosched.profiler.devices.cpu.plans import write_cpu_plan
 
-        return write_cpu_plan(path, exported, scheduled, threads or cpu_count(), dynamic_batch=dynamic_batch)
+        return write_cpu_plan(path, exported, scheduled, threads or default_threads(), dynamic_batch=dynamic_batch)
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
         """See `CountsKernelCalls`. Raises as `executor` does."""
@@ -142,7 +144,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
     if document.cost == "analytic" or document.device_kind != "cpu":
         return None
     lanes = document.runtime.get("lanes")
-    threads = min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else cpu_count()
+    threads = min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else default_threads()
     return CpuDevice(), OpenSettings(threads=threads)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.calls import in_caches
 from iosched.scheduler.schedule import Division, Stage, Strategy
 
 Lanes = tuple[tuple[int, ...], ...]
@@ -57,7 +58,9 @@ def makespan_us(times: Sequence[GroupTime], groups: Lanes) -> float:
     return max(busy.values(), default=0.0)
 
 
-def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> tuple[tuple[Division, float], ...]:
+def likely_divisions(
+    times: Sequence[GroupTime], lanes: int, guessed: Lanes, in_a_cache: int = 0
+) -> tuple[tuple[Division, float], ...]:
     """The divisions that should beat the default one, with their expected ratio to it; the least first.
 
     Groups form two or more bundles, each one after another on lanes of its own; lanes are dealt so that the slowest
@@ -75,7 +78,7 @@ def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> 
     fewest = lanes if len(times) >= lanes else 2
     for bundles in _bundlings(times, fewest, min(lanes, len(times))):
         for counts in _dealt([sum((times[group] for group in bundle), GroupTime()) for bundle in bundles], lanes):
-            groups = _lanes_of(bundles, counts)
+            groups = _lanes_of(bundles, counts, lanes, in_a_cache)
             if (key := _alike(times, groups)) not in met:
                 met.add(key)
                 found.append((makespan_us(times, groups), groups))
@@ -128,12 +131,9 @@ def _dealt(times: Sequence[GroupTime], lanes: int) -> Iterator[list[int]]:
             yield [count - (at == giver) + (at == taker) for at, count in enumerate(counts)]
 
 
-def _lanes_of(bundles: Sequence[Sequence[int]], counts: Sequence[int]) -> Lanes:
-    own: dict[int, tuple[int, ...]] = {}
-    start = 0
-    for bundle, count in zip(bundles, counts, strict=True):
-        own.update(dict.fromkeys(bundle, tuple(range(start, start + count))))
-        start += count
+def _lanes_of(bundles: Sequence[Sequence[int]], counts: Sequence[int], lanes: int, in_a_cache: int) -> Lanes:
+    placed = zip(bundles, in_caches(counts, lanes, in_a_cache), strict=True)
+    own = {group: of_bundle for bundle, of_bundle in placed for group in bundle}
     return tuple(own[group] for group in range(len(own)))
 
 
@@ -204,7 +204,8 @@ class DivisionChoice:
             if len(known) < len(times):
                 return ()
             guessed = self.backend.guessed_lanes(stage)
-            self._likely_of[stage.groups] = likely_divisions(known, self.backend.lanes, guessed)
+            near = self.backend.kernels.lanes_in_a_cache
+            self._likely_of[stage.groups] = likely_divisions(known, self.backend.lanes, guessed, near)
         return self._likely_of[stage.groups]
 
     def _group_time(self, group: Sequence[str]) -> GroupTime | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iosched.profiler.devices.facts import DeviceFacts, Finding, package_version
-from iosched.runtime.cores import allowed_cpus, cpu_count, cpu_quota
+from iosched.runtime.cores import allowed_cpus, cpu_quota
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.lane_cpus import PROCESS
 from iosched.runtime.cpu.precision import precisions
 from iosched.runtime.missing_dependencies import way_to_install
 from iosched.runtime.openvino import library as openvino
 from iosched.runtime.processor import read_processor
+from iosched.runtime.topology import default_threads
 
 _WAY = way_to_install("cpu")
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -21,7 +22,7 @@ def cpu_facts() -> DeviceFacts:
     """Facts about this machine's CPU and its runtimes."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
-    processor, quota, threads = read_processor(), cpu_quota(), cpu_count()
+    processor, quota, threads = read_processor(), cpu_quota(), default_threads()
     name, cores, instructions = processor.name, len(allowed_cpus()), processor.instruction_set
     taken = sum(map(bool, PROCESS.others(allowed_cpus()).values()))
     compiled, missing = library.available(), library.missing()

@@ -75,7 +75,9 @@ _WORDING = Wording(
 class OpenOnCpu:
     """A model opened on the CPU of this machine; see `AttachedModel`.
 
-    `asked` are the requested units, which onnxruntime's fusions may have enlarged.
+    Attributes:
+        asked: the requested units, which onnxruntime's fusions may have enlarged.
+        most: the largest number of threads of libraries; by default one for each lane.
     """
 
     device: ProfiledDevice
@@ -84,6 +86,7 @@ class OpenOnCpu:
     precision: str = DEFAULT_PRECISION
     effort: Effort = CPU_EFFORT
     asked: tuple[Unit, ...] = ()
+    most: int | None = None
 
     @property
     def _backend(self) -> CpuBackend:
@@ -125,11 +128,11 @@ class OpenOnCpu:
 
     @cached_property
     def baselines(self) -> Baselines:
-        """Baselines on the cores of the lanes: they spin, and with more threads they are much slower.
+        """Baselines on the cores that they may use: they spin, and with more threads they are much slower.
 
         OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
         """
-        cores = min(self._backend.lanes, cpu_count())
+        cores = min(self.most or self._backend.lanes, cpu_count())
         plain, openvino = OnnxruntimeBaseline(self.model, cores), OpenvinoBaseline(self.model, cores, self.precision)
         openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
         if self.precision != DEFAULT_PRECISION:
@@ -204,10 +207,12 @@ def open_on_cpu(
     """See `CpuDevice.open`."""
     check_fits(model.graph)
     other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
-    backend = CpuBackend(model, lanes=settings.threads, sharing=other, units=settings.units)
+    most = settings.threads or cpu_count()  # of all sockets
+    lanes = most if settings.objective == "throughput" else settings.threads
+    backend = CpuBackend(model, lanes=lanes, sharing=other, units=settings.units)
     cost = CpuStageCost(backend, database, resume=settings.resume, faults=Faults(settings.strict))
     effort = CPU_EFFORT.with_gap(settings.gap_percent)
-    return OpenOnCpu(device, model, cost, settings.precision, effort, settings.units)
+    return OpenOnCpu(device, model, cost, settings.precision, effort, settings.units, None if other else most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from quantized import quantized
 from small_models import loaded, proto_of, weight
 
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.calls import NodeCall, assign_lanes, overlap, steps_of
+from iosched.runtime.cpu.calls import NodeCall, assign_lanes, in_caches, overlap, steps_of
 from iosched.runtime.cpu.kernel_graph import node_work_us
 from iosched.runtime.cpu.optimized import build_kernel_graph
 from iosched.runtime.plan import ExecutionPlan, MemorySpace, View, Wait
@@ -188,6 +188,30 @@ def test_spare_lanes_go_to_the_group_with_most_work_per_lane() -> None:
     assert assign_lanes([10.0, 100.0], 4) == ((0,), (1, 2, 3))
     assert assign_lanes([100.0, 100.0], 4) == ((0, 1), (2, 3))
     assert assign_lanes([5.0], 3) == ((0, 1, 2),)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 5), st.integers(0, 4))
+def test_groups_stay_within_a_cache_while_there_is_room(counts: list[int], in_a_cache: int, spare: int) -> None:
+    lanes = sum(counts) + spare
+    found = in_caches(counts, lanes, in_a_cache)
+    assert [len(own) for own in found] == counts
+    used = [lane for own in found for lane in own]
+    assert len(set(used)) == len(used)
+    assert set(used) <= set(range(lanes))
+    if in_a_cache < 2:
+        assert used == list(range(sum(counts)))
+        return
+    caches = [{lane // in_a_cache for lane in own} for own in found]
+    if all(2 * count <= in_a_cache for count in counts):  # then a cache with less room than needed is half full
+        assert sum(len(own) > 1 for own in caches) <= lanes // in_a_cache
+    if all(count == in_a_cache for count in counts):
+        assert all(len(own) == 1 for own in caches)
+
+
+def test_lanes_of_groups_on_sixteen_cores_with_two_caches() -> None:
+    assert in_caches([3, 6, 5], 16, 8) == ((13, 14, 15), (0, 1, 2, 3, 4, 5), (8, 9, 10, 11, 12))
+    assert in_caches([4, 12], 16, 8) == ((12, 13, 14, 15), tuple(range(12)))
+    assert assign_lanes([10.0, 10.0, 10.0], 16, 8) == ((0, 1, 2, 3, 4, 5), (8, 9, 10, 11, 12), (6, 7, 13, 14, 15))
 
 
 node = helper.make_node

@@ -68,6 +68,37 @@ def test_a_physical_core_of_ones_own_comes_before_the_other_thread_of_anothers(n
     assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 8), (0, 4), (1, 0)]
 
 
+NEAR = [range(4), range(4, 8), range(8)]
+
+
+def test_lanes_are_near_each_other_if_that_has_no_disadvantage(name: str) -> None:
+    """Two caches of four processors each, on one socket."""
+    processes = [Claims(name) for _ in range(4)]
+    taken = [process.take(lanes, EIGHT, alone, NEAR) for process, lanes in zip(processes, (3, 2, 2, 4), strict=True)]
+    assert [claim.cpus for claim in taken] == [(0, 1, 2), (4, 5), (6, 7), (3, 0, 1, 2)]
+    assert Claims(name).take(6, EIGHT, alone, NEAR).cpus[:2] == (3, 4)
+
+
+def test_a_physical_core_for_each_lane_comes_before_nearness(name: str) -> None:
+    """Each pair of cores shares a cache: with both threads of two cores all lanes would be near."""
+    near = [(0, 1, 4, 5), (2, 3, 6, 7)]
+    assert Claims(name).take(4, EIGHT, in_pairs, near).cpus == (0, 1, 2, 3)
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.integers(1, 8), st.sampled_from([alone, in_pairs]))
+def test_nearness_never_adds_a_shared_processor(
+    before: list[int], lanes: int, siblings: Callable[[int], frozenset[int]]
+) -> None:
+    shared = []
+    for near in ((), NEAR):
+        name = f"iosched.test.{uuid4().hex}"
+        others = [Claims(name).take(each, EIGHT, siblings) for each in before]
+        claim = Claims(name).take(lanes, EIGHT, siblings, near)
+        load = [sum(cpu in other.cpus for other in others) for cpu in claim.cpus]
+        shared.append((sum(load), claim.n_shared, len({min(siblings(cpu)) for cpu in claim.cpus})))
+    assert shared[0] == shared[1]
+
+
 def test_more_lanes_than_processors_take_all_of_them_once(name: str) -> None:
     assert Claims(name).take(9, range(2), alone).cpus == (0, 1)
 

@@ -17,6 +17,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, Claims, LaneCpus, by_core, lane_cpus, unpinned
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
+from iosched.runtime.topology import Topology
 from iosched.scheduler.baselines import greedy
 
 FOUR = (0, 1, 2, 3)
@@ -83,6 +84,26 @@ def test_environment_variable_shares_processors(name: str, monkeypatch: pytest.M
     monkeypatch.setenv(SHARE_VARIABLE, "1")
     other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
     assert LaneCpus(2).of(2) == other.cpus == (0, 1)
+
+
+def test_lanes_are_on_one_socket_and_so_is_what_prepares_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Claims(name).take(1, FOUR, lambda cpu: frozenset((cpu,)))
+    sockets = frozenset((0, 1)), frozenset((2, 3))
+    monkeypatch.setattr(module, "read_topology", lambda: Topology((), sockets))
+    pinned: list[object] = []
+    monkeypatch.setattr(module.os, "sched_setaffinity", lambda _, cpus: pinned.append(cpus))
+    cpus = LaneCpus(2)
+    with cpus.nearby():
+        assert (other.cpus, cpus.of(2), pinned) == ((0,), (2, 3), [(2, 3)])
+    assert len(pinned) == 2
+
+
+def test_slow_processors_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two caches; processors 0, 1, 4 and 5 share one, and 0 and 4 are slow."""
+    topology = Topology((frozenset((2, 3)), frozenset((0, 1, 4, 5))), (), frozenset((0, 4)))
+    monkeypatch.setattr(module, "read_topology", lambda: topology)
+    monkeypatch.setattr(module, "siblings", lambda cpu: frozenset((cpu & ~1, cpu | 1)))
+    assert by_core(range(6)) == (2, 3, 1, 5, 0, 4)
 
 
 def test_executors_without_processors_use_those_of_the_process(name: str) -> None:
