@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from iosched.models.node_attributes import integer, with_attributes
+from iosched.models.node_attributes import integer, integers, with_attributes
 from iosched.runtime.cpu import split_quantized
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.slicing import (
@@ -37,7 +37,7 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 _BATCH_PARALLEL = frozenset({
     "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
-    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm",
+    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "Transpose",
     *(kind for _, kind in split_quantized.AT_BATCH_ONE),
 })  # fmt: skip
 _OPERANDS_WITH_IMAGES = {"Conv": (0, 3), "FusedConv": (0, 3), "Gemm": (0, 2), "FusedGemm": (0, 2)}
@@ -115,6 +115,8 @@ def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     if node.op_type in ("Gemm", "FusedGemm"):
         return not integer(node, "transA")
+    if node.op_type == "Transpose":
+        return integers(node, "perm")[:1] == (0,)
     return node.op_type != "Concat" or integer(node, "axis") % len(shape_of(kernels, node.output[0])) != 0
 
 

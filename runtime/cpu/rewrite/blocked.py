@@ -146,6 +146,17 @@ class _BlockedGraph:
         made = make_node("Conv", [source, *parameters], [result], domain=NCHWC, group=width, kernel_shape=[1, 1])
         self.emit(made, result, width)
 
+    def convolve_as_one(self, images: str, filters: str, result: str) -> None:
+        """Add a depthwise convolution of all images as one."""
+        source = self.blocked[images]
+        batch, width, *size = self.shape(source)
+        whole = self.view(source, (1, batch * width, *size), f"{result}/whole")
+        inner = self.graph.add_tensor(f"{result}/inner", result, (1, batch * width, *size))
+        of_all = {"domain": NCHWC, "group": batch * width, "kernel_shape": [1, 1]}
+        self.written.append(make_node("Conv", [whole, filters], [inner], name=inner, **of_all))
+        shape = self.graph.add_integers(f"{result}/shape", (batch, width, *size))
+        self.emit(make_node("Reshape", [inner, shape], [result]), result, width)
+
     def activate(self, node: NodeProto) -> bool:
         """Fuse the activation `node` into a convolution of this rewrite, if it has none and no other readers."""
         source = node.input[0]
@@ -242,7 +253,10 @@ def _affine(draft: _BlockedGraph, node: NodeProto) -> bool:
 
 
 def _by_computed_factors(draft: _BlockedGraph, node: NodeProto) -> bool:
-    """The product of an image and a computed (1, C, 1, 1) is a depthwise convolution."""
+    """The product of images and a computed (N, C, 1, 1) is a depthwise convolution, of one image with N * C channels.
+
+    Blocks of several images lie one after another, as those of one image do.
+    """
     result = node.output[0]
     batch, channels, *size = draft.shape(result)
     for image, factor in (node.input, reversed(node.input)):
@@ -250,9 +264,13 @@ def _by_computed_factors(draft: _BlockedGraph, node: NodeProto) -> bool:
             continue
         width = draft.shape(draft.blocked[image])[1]
         source = draft.blocked.get(factor, factor)
-        is_number = draft.shape(factor) == (1, channels, 1, 1) and draft.shape(source)[1] == width
-        if is_number and batch == 1 and prod(size) > 1:
-            draft.convolve(image, [draft.view(source, (width, 1, 1, 1), result)], result)
+        is_number = draft.shape(factor) == (batch, channels, 1, 1) and draft.shape(source)[1] == width
+        if is_number and prod(size) > 1:
+            filters = draft.view(source, (batch * width, 1, 1, 1), result)
+            if batch == 1:
+                draft.convolve(image, [filters], result)
+            else:
+                draft.convolve_as_one(image, filters, result)
             return True
     return False
 

