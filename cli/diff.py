@@ -286,13 +286,15 @@ def _sentence(each: OperatorChange) -> str:
     return f"{what}: {_where(each.operator, each.before)} -> {_where(each.operator, each.after)}"
 
 
+_GROUPS = {Strategy.SESSION: "in a session, group", Strategy.LANES: "lane"}
+
+
 def _where(operator: str, place: OperatorPosition) -> str:
     others = [name for name in place.together if name != operator]
     if STAGE_RULES[place.strategy].is_one_operator:
         how = f"merged with {_few(others)}" if others else "merged"
     else:
-        in_session = "in a session, " if place.strategy is Strategy.SESSION else ""
-        how = f"{in_session}group {place.group}" + (f" with {_few(others)}" if others else "")
+        how = f"{_GROUPS.get(place.strategy, 'group')} {place.group}" + (f" with {_few(others)}" if others else "")
     lanes = "" if place.lanes is None else f", lanes {' '.join(map(str, place.lanes))}"
     return f"stage {place.stage}, {how}{lanes}"
 

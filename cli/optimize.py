@@ -38,7 +38,7 @@ from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each,
 from iosched.cli.optimize_report import as_object, fp16_notes, print_estimate, table_rows
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
-from iosched.scheduler.strategies import BASELINE_NAMES
+from iosched.scheduler.strategies import BASELINE_NAMES, LANES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.strategies import StrategyName
 
 
-_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "gap", "units", "dry_run")
+_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "no_search", "gap", "units", "dry_run")
 """Parameters that control the search."""
 
 
@@ -65,12 +65,16 @@ def _settings(
     layout: LayoutName,
     objective: Objective,
     strict: bool,
+    no_search: bool,
     searched: SearchOptions,
 ) -> OptimizeSettings:
     from iosched.jobs.settings import OptimizeSettings
 
     if click.get_current_context().params["source"] is not None and (options := flags_given(*_SEARCHING)):
         raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
+    if no_search and (options := flags_given("strategy", "exhaustive")):
+        raise UsageError(f"--no-search contradicts {options[0]}: leave one out")
+    strategy = LANES if no_search else strategy
     refuse_pruning_beside(strategy)
     check_known(device)
     return OptimizeSettings(
@@ -126,6 +130,11 @@ def _settings(
     "is the same as --batch-size.",
 )
 @strategy_option(*BASELINE_NAMES)
+@click.option(
+    "--no-search",
+    is_flag=True,
+    help="Compare schedules that need no search; the same as --strategy lanes.",
+)
 @pruning_options
 @budget_option(
     "End after about SECONDS with the best schedule so far.\n\nThis includes the comparison of whole models. If the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from iosched.jobs.optimizing.verdict import (
     unscheduled_verdict,
 )
 from iosched.jobs.optimizing.whole_models import keep_whole
-from iosched.jobs.schedules import schedule_asked_for, unsearched
+from iosched.jobs.schedules import or_in_lanes, schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.time_budget import ENGINE_SHARE, TimeBudget
 from iosched.models.errors import UsageError
@@ -42,6 +42,7 @@ from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.faults import Faults
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable
+from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import NAMES
 from iosched.scheduler.transfer import fitted
@@ -163,26 +164,33 @@ class _OptimizeJob:
 
     def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
         with self._comparing() as comparison:
+            first: Iterable[Stage] = ()
             if comparison is not None and self.settings.schedule_from is None:
-                self._compare_unsearched(comparison)
-            found = self._searched()
+                first = self._compared_unsearched(comparison)
+            found = self._searched(first)
             search_seconds = self.time_budget.seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
             self.time_budget.ask()
             return found, self._verdict(found, comparison), search_seconds
 
-    def _compare_unsearched(self, comparison: Comparison) -> None:
-        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open meanwhile."""
+    def _compared_unsearched(self, comparison: Comparison) -> Iterable[Stage]:
+        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open meanwhile.
+
+        Returns the stages of several groups of the best of ours, which the search begins with.
+        """
         plain = self.opened.baselines.onnxruntime
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
         is_reduced = self.opened.baselines.only_way is not None
         if plain is None or is_reduced or not self.opened.is_schedulable or weights_nbytes > MANY_SESSIONS_NBYTES:
-            return
+            return ()
         if self.settings.strict:
-            return  # the search names the operators of a stage that fails, a whole model does not
-        if self.time_budget.has_time_before_the_search:
-            self.observer.progress(0, None, "comparing baselines")
-            comparison.of(None, 0.0)
+            return ()  # the search names the operators of a stage that fails, a whole model does not
+        if not self.time_budget.has_time_before_the_search:
+            return ()
+        self.observer.progress(0, None, "comparing baselines")
+        compared = comparison.of(None, 0.0)
+        best = compared.ways[compared.trial.leader].schedule
+        return [stage for stage in best.stages if len(stage.groups) > 1]
 
     @contextmanager
     def _comparing(self) -> Iterator[Comparison | None]:
@@ -205,14 +213,16 @@ class _OptimizeJob:
         fp16 = fp16_gain(self.opened.device, self.model, self.settings.opening, result.schedule)
         return replace(result, fp16=fp16, notes=(*remarks(self.settings.device), *result.notes))
 
-    def _searched(self) -> SearchResult:
+    def _searched(self, first: Iterable[Stage]) -> SearchResult:
         if self.opened.baselines.only_way is not None and self.settings.schedule_from is not None:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: remove --schedule-from")
         if not self.opened.is_schedulable:
             return unsearched(sequential(self.opened.graph))
         share = _SEARCHING if self.settings.objective == "throughput" else 1.0
         deadline = partial(self.time_budget.deadline, share=share)
-        return schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead)
+        found = schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead, first)
+        is_computed = self.opened.here is None and self.settings.schedule_from is None
+        return or_in_lanes(self.opened, self.settings, found) if is_computed else found
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
         here = self.opened.here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -10,16 +10,21 @@ from iosched.jobs.observer import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.measured_costs import known_us
-from iosched.profiler.devices.profiled_device import OpenModel
+from iosched.profiler.devices.profiled_device import AttachedModel, OpenModel
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.components import components, search_components
 from iosched.scheduler.cost import CostModel, CostQuestion, Prefetchable, announce
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.list_scheduling import LaneTimes, in_lanes, lane_times
+from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
-from iosched.scheduler.strategies import BASELINES, SEARCHES, StrategyName, is_searched, pruning_of
+from iosched.scheduler.strategies import BASELINES, LANES, SEARCHES, StrategyName, is_linked, is_searched, pruning_of
 
 Deadline = Callable[[], bool]
+
+CLEARLY_LESS = 0.99
+"""Of the latency of the schedule found: less is beyond what the analytic model can tell."""
 
 
 def schedule_by(
@@ -31,6 +36,7 @@ def schedule_by(
     observer: Observer | None = None,
     deadline: Deadline | None = None,
     ahead: Prefetchable | None = None,
+    first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units.
 
@@ -38,7 +44,11 @@ def schedule_by(
     """
     effort = opened.effort.exhausted() if exhaustive else opened.effort
     return found_by(
-        *(opened.graph, opened.cost, effort, strategy, pruning), observer=observer, deadline=deadline, ahead=ahead
+        *(opened.graph, opened.cost, effort, strategy, pruning),
+        observer=observer,
+        deadline=deadline,
+        ahead=ahead,
+        first=first,
     )
 
 
@@ -52,6 +62,7 @@ def found_by(
     observer: Observer | None = None,
     deadline: Deadline | None = None,
     ahead: Prefetchable | None = None,
+    first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
 
@@ -60,7 +71,10 @@ def found_by(
 
     Args:
         ahead: answers questions of the search before it asks them, see `search`.
+        first: stages of a good schedule, which a search measures first.
     """
+    if strategy == LANES:
+        return unsearched(_listed(graph, cost, deadline or never))
     if not is_searched(strategy):
         return unsearched(BASELINES[strategy](graph))
     find = partial(
@@ -71,9 +85,21 @@ def found_by(
         deadline=deadline,
         effort=effort,
         ahead=ahead,
+        first=tuple(first),
     )
     beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
     return search_components(graph, cost, find, beside=beside, is_over=deadline or never)
+
+
+def _listed(graph: ComputationGraph, cost: CostModel, is_over: Deadline) -> Schedule:
+    """By list scheduling; one operator after another if the deadline comes before all latencies are known."""
+    times = lane_times(cost)
+    for operator in graph.operators:
+        if is_over():
+            return sequential(graph)
+        times.alone_us(operator.name)
+        times.on_lane_us(operator.name)
+    return in_lanes(graph, times)
 
 
 def schedule_asked_for(
@@ -82,6 +108,7 @@ def schedule_asked_for(
     observer: Observer,
     deadline: Callable[[], Deadline | None],
     ahead: Prefetchable | None = None,
+    first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The given schedule, or the one that the settings ask for, in the device's units.
 
@@ -89,6 +116,7 @@ def schedule_asked_for(
         deadline: returns a function that says when the search has to end; called only if something is searched, since
             it may have to run the model.
         ahead: answers questions of the search before it asks them.
+        first: stages of a good schedule, which a search measures first.
     """
     if (given := settings.schedule_from) is not None:
         return _as_it_was_given(opened, given.schedule)
@@ -101,7 +129,37 @@ def schedule_asked_for(
         observer=observer,
         deadline=end,
         ahead=ahead,
+        first=first,
     )
+
+
+def known_in_lanes(here: AttachedModel) -> Schedule | None:
+    """The schedule of list scheduling; None if a latency that it needs is unknown, or if it would use no lanes."""
+    cost = here.cost
+    names = [operator.name for operator in here.graph.operators]
+    alone_us = {name: known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) for name in names}
+    on_lane_us = {name: cost.known_work_us(name) for name in names}
+    known = {name: us for name, us in alone_us.items() if us is not None}
+    works = {name: us for name, us in on_lane_us.items() if us is not None}
+    if cost.lanes < 2 or not len(known) == len(works) == len(names):
+        return None
+    found = in_lanes(here.graph, LaneTimes(cost.lanes, works.__getitem__, known.__getitem__))
+    return found if any(map(is_linked, found.stages)) else None
+
+
+def or_in_lanes(opened: OpenModel, settings: OptimizeSettings, found: SearchResult) -> SearchResult:
+    """The schedule found, or that of list scheduling if its computed latency is clearly lower.
+
+    The settings may ask for a proof, or for stages of one kind or size, which lanes are not.
+    """
+    asks_for_stages = settings.strategy != "both" or settings.pruning not in (DEFAULT_PRUNING, NO_PRUNING)
+    if asks_for_stages or settings.gap_percent == 0:
+        return found
+    listed = in_lanes(opened.graph, lane_times(opened.cost))
+    before_us, now_us = found.schedule.predicted_us, listed.predicted_us
+    if before_us is None or now_us is None or now_us > before_us * CLEARLY_LESS:
+        return found
+    return replace(found, schedule=listed, predicted_least_us=None)  # the bound still holds for stages
 
 
 def never() -> bool:

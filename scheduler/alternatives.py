@@ -2,8 +2,8 @@
 
 Every schedule runs an operator in exactly one stage, so the stages that contain it are a cut through the lattice of
 states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
-stages that contain it; latencies are requested lazily, as in `search`. A session is compared as a whole with the best
-stages of its blocks.
+stages that contain it; latencies are requested lazily, as in `search`. A session and a stage of lanes are compared as a
+whole with the best stages of their blocks.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ def operator_placement(
     """
     block, number = _find(schedule, operator)
     now = block.stages[number]
-    is_session = STAGE_RULES[now.strategy].is_in_order
-    window = (number, number) if is_session else _window(graph, block, number, operator, max_states)
+    rule = STAGE_RULES[now.strategy]
+    crosses_blocks = rule.is_in_order or rule.is_linked
+    window = (number, number) if crosses_blocks else _window(graph, block, number, operator, max_states)
     first, last = window or (number, number)
     stages = block.stages[first : last + 1]
     present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # asks for all, whatever is not known
     weigh = partial(_Weighed.of, graph, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
     found: tuple[OtherPlacement, ...] = ()
-    if is_session:
+    if crosses_blocks:
         found = (_by_stages(weigh, _blocks_of(graph, now, max_states)),)
     elif window is not None:
         weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))

@@ -18,7 +18,8 @@ from iosched.scheduler import document_format as file
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped, broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Block, Division, Schedule, Scope, Stage, Strategy, total_us
-from iosched.scheduler.strategies import STAGE_RULES
+from iosched.scheduler.start_order import start_order
+from iosched.scheduler.strategies import STAGE_RULES, is_linked
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, for_cores
 from iosched.scheduler.unit_graph import Unit, join_units
 
@@ -346,10 +347,12 @@ def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
     position_of: dict[str, tuple[int, int]] = {}
     for position, stage in enumerate(schedule.stages):
         _check_strategy(stage, graph)
-        for group_index, group in enumerate(stage.groups):
+        for name in stage.operators:
+            if name not in graph.by_name:
+                raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
+        groups = [start_order(graph, stage)] if is_linked(stage) else stage.groups
+        for group_index, group in enumerate(groups):
             for name in group:
-                if name not in graph.by_name:
-                    raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
                 _check_position(name, (position, group_index), position_of, graph)
                 position_of[name] = position, group_index
     missing = [name for name in graph.by_name if name not in position_of]

@@ -20,6 +20,7 @@ class Strategy(StrEnum):
     CONCURRENT = "concurrent"  # groups side by side
     MERGE = "merge"  # operators of one type stacked into one
     SESSION = "session"  # one operator after another, each over all cores, by a library's own session
+    LANES = "lanes"  # each group in its order on a lane, waiting for results of other groups
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Stage:
     """A set of operators that run together.
 
     Groups are the weakly connected components of the stage; operators of a group are in topological order, groups in
-    the order of their first operators. A merge stage lists each merged operator as a group. Without a `division` the
-    device divides its lanes itself.
+    the order of their first operators. A merge stage lists each merged operator as a group. Groups of a stage of lanes
+    may read each other's results, and their operators may be in any order that `start_order` accepts. Without a
+    `division` the device divides its lanes itself.
     """
 
     strategy: Strategy

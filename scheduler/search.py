@@ -9,7 +9,7 @@ less than its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph
@@ -40,7 +40,7 @@ from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Schedule, Scope, Strategy, sum_us
+from iosched.scheduler.schedule import Schedule, Scope, Stage, Strategy, sum_us
 from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of, pruning_of
 from iosched.scheduler.wide_graphs import across_cuts
 
@@ -107,6 +107,7 @@ def search(
     effort: Effort = Effort(),  # noqa: B008 - frozen
     max_states: int = MAX_STATES,
     ahead: Prefetchable | None = None,
+    first: Iterable[Stage] = (),
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block; `SearchResult.proven` is the scope of the proof.
 
@@ -122,6 +123,7 @@ def search(
             than the sequential one under the known latencies. With a deadline the blocks alternate, one round each.
         ahead: is told rounds of questions before they are asked one by one (`Prefetchable`); by default the cost model
             if it can. All blocks are then searched at once, with the same result.
+        first: stages of a good schedule, as those of a cost model that is `Suggesting`.
 
     Raises:
         ValueError: the strategy is unknown, or the cost model returns NaN or a negative latency.
@@ -134,7 +136,7 @@ def search(
     limits = pruning_of(strategy, pruning)
     settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
     guide = Guide(observer or NO_OBSERVER, deadline, len(parts), prefetcher_of(cost, ahead))
-    searches = _block_searches(settings, effort, parts)
+    searches = _block_searches(settings, effort, parts, first)
     explored = sorted(explore(guide, searches), key=lambda each: each.blocks[0].index)
     found = _result(settings, guide, parts, explored)
     return replace(found, schedule=divided(found.schedule, cost))
@@ -149,8 +151,10 @@ class _Settings:
     remeasures: bool
 
 
-def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[BlockSearch]:
-    suggested = [*settings.cost.suggested_stages()] if isinstance(settings.cost, Suggesting) else []
+def _block_searches(
+    settings: _Settings, effort: Effort, parts: Sequence[BlockOperators], first: Iterable[Stage]
+) -> list[BlockSearch]:
+    suggested = [*first, *(settings.cost.suggested_stages() if isinstance(settings.cost, Suggesting) else ())]
     lattice_of: dict[Hashable, Lattice] = {}
     found: dict[Hashable, BlockSearch] = {}
     for index, part in enumerate(parts):
@@ -167,8 +171,8 @@ def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOp
         lattice = lattice_of[order, only]
         classes = None if labels is None else stage_classes(settings.graph, part.operators, lattice, labels)
         latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, classes)
-        first = tuple(latencies.positions(stage.operators for stage in suggested))
-        found[key] = BlockSearch({index: part}, Exploration(lattice, latencies, effort, first))
+        positions = tuple(latencies.positions(stage.operators for stage in suggested))
+        found[key] = BlockSearch({index: part}, Exploration(lattice, latencies, effort, positions))
     return list(found.values())
 
 

@@ -15,6 +15,7 @@ from math import factorial, prod
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.scheduler.schedule import Stage
+from iosched.scheduler.strategies import is_linked
 
 Label = Callable[[Operator], str]
 
@@ -54,7 +55,8 @@ class Signatures:
 
     def of(self, stage: Stage) -> str:
         """See `stage_signature`."""
-        forms = sorted(map(self._form, stage.groups))
+        linked = is_linked(stage)
+        forms = [_linked_form(self._graph, stage, self._label)] if linked else sorted(map(self._form, stage.groups))
         text = repr((stage.strategy.value, forms, _sharing(self._graph, stage, self._label)))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -75,6 +77,12 @@ class Signatures:
         if group not in self._forms:
             self._forms[group] = group_form(self._graph, group, self._label)
         return self._forms[group]
+
+
+def _linked_form(graph: ComputationGraph, stage: Stage, label: Label) -> str:
+    """The groups in their order, so that equal stages may get two signatures."""
+    form = _description(_View.of(graph, stage.operators, label), stage.operators)
+    return repr(([len(group) for group in stage.groups], form))
 
 
 def group_form(graph: ComputationGraph, group: tuple[str, ...], label: Label) -> str:

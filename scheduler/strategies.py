@@ -52,6 +52,7 @@ class StageRule:
         is_one_operator: whether two or more operators run as one. They are independent, each listed as a group.
         mark, colour, legend: of such stages in pictures; empty for the usual strategy.
         is_in_order: whether all operators run one after another, across groups.
+        is_linked: whether groups may read each other's results, see `start_order`.
     """
 
     largest_sets: Callable[[ComputationGraph, Names], Sequence[Names]]
@@ -61,6 +62,7 @@ class StageRule:
     colour: str = ""
     legend: str = ""
     is_in_order: bool = False
+    is_linked: bool = False
 
 
 STAGE_RULES: dict[Strategy, StageRule] = {
@@ -82,6 +84,15 @@ STAGE_RULES: dict[Strategy, StageRule] = {
         legend="one onnxruntime session on all cores",
         is_in_order=True,
     ),
+    Strategy.LANES: StageRule(
+        lambda graph, names: (names,),
+        lambda graph, names: None,
+        is_one_operator=False,
+        mark="lanes",
+        colour="#2f8f6b",
+        legend="lanes that wait for each other; widths are no times",
+        is_linked=True,
+    ),
 }
 """In order of preference for equal latencies (thesis, algorithm 1)."""
 
@@ -98,6 +109,9 @@ SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
     "dos": _BY_STATES,
 }
 """How stages of two and more operators may run in a search; a single operator always runs by `Strategy.CONCURRENT`."""
+
+LANES: Literal["lanes"] = "lanes"
+"""The baseline of `list_scheduling`, which needs latencies of operators."""
 
 BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy, "sequential": sequential}
 
@@ -128,10 +142,15 @@ def masks_of(
     }
 
 
+def is_linked(stage: Stage) -> bool:
+    """Whether groups of this stage may read each other's results."""
+    return STAGE_RULES[stage.strategy].is_linked
+
+
 SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
 """Strategies of searches."""
 
-BaselineStrategy = Literal["greedy", "sequential"]
+BaselineStrategy = Literal["lanes", "greedy", "sequential"]
 """Schedules that need no search."""
 
 StrategyName = Literal[SearchStrategy, BaselineStrategy]
@@ -159,6 +178,7 @@ COMPARED: tuple[StrategyName, ...] = tuple(
 MEANINGS: dict[StrategyName, str] = {
     "sequential": "one operator after another",
     "greedy": "each stage runs all ready operators",
+    "lanes": "list scheduling on lanes, without stages",
     "concurrent": "IOS-Parallel: concurrent groups",
     "merge": "IOS-Merge: operators with the same input merged",
     "both": "IOS: each stage concurrent or merged, whichever is faster",

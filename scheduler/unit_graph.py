@@ -10,9 +10,11 @@ from functools import cached_property
 
 import msgspec
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
+from iosched.scheduler.start_order import start_order
+from iosched.scheduler.strategies import is_linked
 
 Unit = tuple[str, ...]
 """The names of the operators of a unit."""
@@ -79,7 +81,7 @@ class UnitGraph:
 
     def _stage_of_units(self, stage: Stage) -> Stage:
         groups = (tuple(dict.fromkeys(self.unit_of[name] for name in group)) for group in stage.groups)
-        return replace(stage, groups=tuple(groups))
+        return startable(self.graph, replace(stage, groups=tuple(groups)))
 
 
 def join_units(graph: ComputationGraph, units: Iterable[Sequence[str]]) -> UnitGraph:
@@ -308,6 +310,18 @@ def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
     return replace(operator, inputs=(*operator.inputs, *extra)) if extra else operator
 
 
+def startable(graph: ComputationGraph, stage: Stage) -> Stage:
+    """The stage, with the groups of linked ones in the order of the graph if they would wait for each other."""
+    if not is_linked(stage):
+        return stage
+    try:
+        start_order(graph, stage)
+    except InvalidScheduleError:
+        rank = {operator.name: number for number, operator in enumerate(graph.operators)}
+        return replace(stage, groups=tuple(tuple(sorted(group, key=rank.__getitem__)) for group in stage.groups))
+    return stage
+
+
 def unit_stages(units: UnitGraph, schedule: Schedule) -> list[Stage]:
     """The schedule in units, without latencies and empty stages; see `numbered_unit_stages`."""
     return [stage for _, stage in numbered_unit_stages(units, schedule)]
@@ -345,7 +359,8 @@ def _group_units(
     for operator in units.graph.operators:
         name = operator.name
         group_of[name] = [name]
-        same = [p for p in units.graph.predecessors[name] if position[p] == position[name]]
+        before = () if is_linked(stages[position[name]]) else units.graph.predecessors[name]
+        same = [p for p in before if position[p] == position[name]]
         if label[name][0] == position[name]:
             same.append(first_of.setdefault(label[name], name))
         for other in same:
@@ -362,8 +377,17 @@ def _group_units(
     found = []
     for number, (stage, groups) in enumerate(zip(stages, groups_of, strict=True)):
         origins = [{label[name] for name in group} for group in groups]
-        found.append((number, Stage(stage.strategy, tuple(groups), division=_division(stage, number, origins))))
-    return [(number, stage) for number, stage in found if stage.groups]
+        division = _division(stage, number, origins)
+        found.append((number, Stage(stage.strategy, _as_listed(units, stage, groups), division=division)))
+    return [(number, startable(units.graph, stage)) for number, stage in found if stage.groups]
+
+
+def _as_listed(units: UnitGraph, stage: Stage, groups: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The groups of a linked stage in its order: a unit has the place of its last operator."""
+    if not is_linked(stage):
+        return tuple(groups)
+    place = {units.unit_of[name]: number for number, name in enumerate(stage.operators)}
+    return tuple(tuple(sorted(group, key=lambda unit: place.get(unit, len(place)))) for group in groups)
 
 
 def _division(stage: Stage, number: int, origins: Sequence[set[tuple[int, int]]]) -> Division | None:

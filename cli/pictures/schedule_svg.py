@@ -6,7 +6,7 @@ The width of a column is its latency, or what a label needs. Rows wrap like text
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from statistics import median
 from textwrap import wrap
@@ -31,6 +31,9 @@ _ROW_FOOT = 34  # latencies and space
 _CHAR = 6.4  # advance of a character of the labels
 _TITLE_LINE = 24
 _TITLE_LETTERS = 96  # letters in a line of the headline
+
+_BOXES = (_WIDTH - 2 * _MARGIN - 2 * _GAP) // (_BOX_MIN + _GAP)
+"""Boxes in a row of the picture."""
 
 _HOW_TO_READ = "time runs to the right; operators above each other in a column run at the same time"
 
@@ -83,14 +86,15 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
     rows: list[list[_Column]] = [[]]
     x = float(_MARGIN)
     for block in schedule.blocks:
-        widths = [_stage_width(stage, scale) for stage in block.stages]
+        stages = [piece for stage in block.stages for piece in _pieces(stage)]
+        widths = [_stage_width(stage, scale) for stage in stages]
         head = len(_block_head(block, goes_on=True)) * _CHAR
         total = max(head, sum(widths) + _GAP * len(widths))
         if rows[-1] and x + (total if total <= _WIDTH - 2 * _MARGIN else head) > _WIDTH - _MARGIN:
             rows.append([])
             x = _MARGIN
         start = x
-        for number, (stage, width) in enumerate(zip(block.stages, widths, strict=True)):
+        for number, (stage, width) in enumerate(zip(stages, widths, strict=True)):
             if rows[-1] and x + width > _WIDTH - _MARGIN:
                 rows.append([])
                 x = start = _MARGIN
@@ -98,6 +102,21 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
             x += width + _GAP
         x = max(x, start + head) + _BLOCK_GAP
     return [row for row in rows if row]
+
+
+def _pieces(stage: Stage) -> list[Stage]:
+    """A stage that is too wide for a row in parts of it, the last of which has the latency."""
+    longest = max(len(shown(stage, group)) for group in stage.groups)
+    count = -(-longest // _BOXES)
+    if count == 1:
+        return [stage]
+
+    def part(number: int) -> Stage:
+        ends = [(len(group) * number // count, len(group) * (number + 1) // count) for group in stage.groups]
+        groups = tuple(group[first:last] for group, (first, last) in zip(stage.groups, ends, strict=True))
+        return replace(stage, groups=groups, predicted_us=None, measured_us=None)
+
+    return [*map(part, range(count - 1)), replace(stage, groups=part(count - 1).groups)]
 
 
 def _scale(schedule: Schedule) -> float:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from iosched.jobs.observer import Observer
+from iosched.jobs.schedules import known_in_lanes
 from iosched.jobs.time_budget import TimeBudget
 from iosched.models.errors import DeviceError, MismatchError, SeparateProcessError, first_line
 from iosched.models.log import logger
@@ -26,7 +27,7 @@ from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.cost import divided
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategies import ONE_SESSION
+from iosched.scheduler.strategies import LANES, ONE_SESSION
 
 _log = logger(__name__)
 
@@ -42,7 +43,7 @@ ORDER_SEED = 0
 _WORDS = "the whole model with the schedule {!r}"
 """The description of a way in messages."""
 
-_UNSEARCHED = ("sequential", ONE_SESSION, "greedy")
+_UNSEARCHED = ("sequential", ONE_SESSION, LANES, "greedy")
 """The names of ways that need no search."""
 
 
@@ -111,7 +112,12 @@ class Comparison:
         """
         of_found = {} if found is None else self.here.ways(found)
         in_turn = self.here.one_after_another()
-        every = {**of_found, **in_turn, "greedy": Way(divided(greedy(self.here.graph), self.here.cost))}
+        every = {
+            **of_found,
+            **in_turn,
+            **self._listed(),
+            "greedy": Way(divided(greedy(self.here.graph), self.here.cost)),
+        }
         ways = every
         if self.time_budget.is_hurried and self.time_budget.left_s < self.time_budget.least_comparison_s(
             len(every) + 1
@@ -135,6 +141,10 @@ class Comparison:
         trial, setting = self._measured({}, {}, (), openvino, self.time_budget.deciding_s(0.0))
         compared = ComparedModels((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
+
+    def _listed(self) -> Mapping[str, Way]:
+        found = known_in_lanes(self.here)
+        return {} if found is None else {LANES: Way(found)}
 
     def _library(self) -> tuple[LibraryBaseline | None, tuple[str, ...]]:
         """A library if it computes the same as onnxruntime and time allows, else notes."""

@@ -22,7 +22,7 @@ from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategies import ONE_SESSION, runs_as_one
+from iosched.scheduler.strategies import LANES, ONE_SESSION, is_linked, runs_as_one
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "nothing to schedule: the model has inputs without a fixed size, or no operators"
@@ -110,6 +110,7 @@ def measured_verdict(
         "sequential": here.measuring.wording.sequential,
         ONE_SESSION: "the rewritten model in one session of onnxruntime",
         "greedy": "the greedy schedule",
+        LANES: "the schedule by list scheduling",
         REFERENCE: "plain onnxruntime",
         OPENVINO: "OpenVINO",
         TENSORRT: "TensorRT",
@@ -151,7 +152,7 @@ def measured_verdict(
 def _shipped(chosen: str, labels: Mapping[str, str]) -> Shipped:
     """A schedule that needs no search ships as "iosched", too."""
     label = labels.get(chosen, chosen)
-    return "iosched" if label in ("greedy", ONE_SESSION) else cast(Shipped, label)
+    return "iosched" if label in ("greedy", LANES, ONE_SESSION) else cast(Shipped, label)
 
 
 def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | None:
@@ -271,6 +272,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
             Alternative(name, opened.units.expanded(each)) for name, each in predicted.items() if name != shipped
         ),
         latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
+        candidate=LANES if any(map(is_linked, found.schedule.stages)) else None,
         kernels_before=len(model.graph.operators),
         running=Running(sum(map(kernel_count, in_file.stages)), {**runtime, **measured}, details.elsewhere.notes),
         sequential_measured_share=of_sequential,

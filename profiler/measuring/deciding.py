@@ -95,8 +95,8 @@ NARROWED = 8
 """Number of rounds after which only our best candidate is measured, with the baselines."""
 
 
-LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 3)
-"""Minimum rounds to decide whether one of ours is faster, found or one of three baseline schedules."""
+LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 4)
+"""Minimum rounds to decide whether one of ours is faster, found or one of four baseline schedules."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from iosched.runtime.executor import TaskOrigin, TracedRuns
 from iosched.runtime.memory import release_freed_memory
 from iosched.runtime.placement import Placement
 from iosched.runtime.topology import default_threads, lanes_in_a_cache
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.schedule import Division, Schedule, Stage, Strategy
+from iosched.scheduler.start_order import start_order
+from iosched.scheduler.strategies import is_linked, runs_as_one
 from iosched.scheduler.unit_graph import join_units, numbered_unit_stages
 
 Arrays = Mapping[str, np.ndarray]
@@ -253,10 +254,10 @@ class CpuBackend:
     def _lower(self, schedule: Schedule, barriers: bool) -> _Lowered:
         stages = numbered_unit_stages(self.coarse.units, schedule)
         kernels, placement, nodes = self._with_stages_as_one(stage for _, stage in stages)
-        numbered = [_numbered(stage, nodes) for _, stage in stages]
+        placed = [self._placed(stage, kernels, nodes, self.lanes) for _, stage in stages]
         lowering = lower(
-            *(kernels, placement, numbered, self.lanes, self._cache),
-            divisions=[stage.division for _, stage in stages],
+            *(kernels, placement, [groups for groups, _ in placed], self.lanes, self._cache),
+            divisions=[division for _, division in placed],
             barriers=barriers,
         )
         return _Lowered(lowering, kernels, stages, nodes)
@@ -309,9 +310,10 @@ class CpuBackend:
         kernels, placement, nodes = self._with_stages_as_one(as_one)
         if as_one and kernels is self.kernels:
             return None
+        placed = [self._placed(stage, kernels, nodes, lanes or self.lanes) for stage in stages]
         lowering = lower(
-            *(kernels, placement, [_numbered(stage, nodes) for stage in stages], lanes or self.lanes, self._cache),
-            divisions=[stage.division for stage in stages],
+            *(kernels, placement, [groups for groups, _ in placed], lanes or self.lanes, self._cache),
+            divisions=[division for _, division in placed],
             partial=True,
         )
         buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_input]
@@ -341,6 +343,18 @@ class CpuBackend:
         if native is None or not supports(lowering.plan):
             return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python, cpus=cpus)
         return NativeExecutor(lowering.checked, lowering.kernels, runtime=native, cpus=cpus)
+
+    def _placed(
+        self, stage: Stage, kernels: KernelGraph, nodes: Nodes, lanes: int
+    ) -> tuple[list[list[int]], Division | None]:
+        """The groups of a stage as nodes; a unit of a linked one is a group on its lane, in the order of starting."""
+        groups = _numbered(stage, nodes)
+        if not is_linked(stage):
+            return groups, stage.division
+        own = own_lanes(kernels, groups, stage.division, lanes)
+        lanes_of = {unit: of_group for group, of_group in zip(stage.groups, own, strict=True) for unit in group}
+        units = start_order(self.graph, stage)
+        return [[*nodes[unit]] for unit in units], Division(lanes, tuple(lanes_of[unit] for unit in units))
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
         """The kernel graph in which the units of merge and session stages are one, where possible."""

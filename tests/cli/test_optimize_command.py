@@ -534,13 +534,38 @@ def test_options_reach_the_search(invoke, model: Path, asked: list[OptimizeSetti
     assert invoke("optimize", model, "--no-pruning").exit_code == 0
     more = ("--exhaustive", "--no-resume", "--precision", "fp16", "--device", "V100", "--gap", "0.5")
     assert invoke("optimize", model, *more).exit_code == 0
+    assert invoke("optimize", model, "--no-search").exit_code == 0
     assert asked == [
         OptimizeSettings(
             device="cpu", threads=2, strategy="merge", r=2, s=4, budget_s=2.5, profile_db=Path("p.sqlite")
         ),
         OptimizeSettings(r=None, s=None),
         OptimizeSettings(device="V100", exhaustive=True, resume=False, precision="fp16", gap_percent=0.5),
+        OptimizeSettings(strategy="lanes"),
     ]
+
+
+@pytest.mark.parametrize("words", [("--strategy", "both"), ("--exhaustive",)])
+def test_no_search_and_what_asks_for_one_contradict(invoke, complains, model: Path, asked, words) -> None:
+    complains(invoke("optimize", model, "--no-search", *words), 2, f"--no-search contradicts {words[0]}")
+    assert asked == []
+
+
+def test_without_a_search_lanes_are_shown_explained_compared_and_run(invoke, model: Path, workdir: Path) -> None:
+    words = ("optimize", model, "--device", "h100", "--json")
+    told = json.loads(invoke(*words, "--no-search", "-o", "lanes.onnx", "--schedule", "lanes.json").stdout)
+    assert (told["shipped"], told["candidate"], told["search"]["states"]) == ("iosched", "lanes", 0)
+    assert invoke(*words, "--strategy", "sequential", "-o", "turn.onnx", "--schedule", "turn.json").exit_code == 0
+    assert " lanes " in invoke("show", "lanes.json").stdout
+    assert "lanes, with" in invoke("explain", "lanes.json", "b", "--model", model).stdout
+    assert "lane 0" in invoke("diff", "turn.json", "lanes.json").stdout
+    assert "passed" in invoke("run", "lanes.onnx", "--check").stdout
+    assert invoke("show", "lanes.json", "--format", "svg", "-o", "lanes.svg").exit_code == 0
+    assert "lanes that wait for each other" in (workdir / "lanes.svg").read_text()
+    taken = ("optimize", model, "--device", "cpu", "--threads", 2, "--schedule-from", "lanes.json", "-o", "cpu.onnx")
+    assert invoke(*taken).exit_code == 0
+    assert invoke("export", "cpu.onnx", "-o", "lanes.plan").exit_code == 0
+    assert "passed" in invoke("run", "lanes.plan", "--check").stdout
 
 
 @pytest.mark.parametrize(

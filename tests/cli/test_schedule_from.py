@@ -85,7 +85,14 @@ def test_another_structure_is_refused_with_the_difference(invoke, complains, pla
 
 
 def test_what_asks_for_a_search_contradicts_it(invoke, complains, planned: Path, other: Path) -> None:
-    for words in (["-r", 2], ["--strategy", "both"], ["--no-pruning"], ["--exhaustive"], ["--dry-run"]):
+    for words in (
+        ["-r", 2],
+        ["--strategy", "both"],
+        ["--no-pruning"],
+        ["--exhaustive"],
+        ["--no-search"],
+        ["--dry-run"],
+    ):
         text = complains(invoke("optimize", other, "--schedule-from", planned, *words), 2, "searches nothing")
         assert str(words[0]) in text
 

@@ -20,6 +20,7 @@ from scripted import (
     without_openvino,
 )
 
+from iosched.jobs import optimize as optimize_module
 from iosched.jobs import time_budget
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
@@ -37,7 +38,8 @@ from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument, check_operators
-from iosched.scheduler.schedule import structure_text
+from iosched.scheduler.schedule import Stage, structure_text
+from iosched.scheduler.search import SearchResult
 
 measured_taken = disturbance.interference  # other tests do without, see conftest.py
 
@@ -78,7 +80,7 @@ class Sampled:
         def take(names: Sequence[str]) -> Round:
             found_us = self.iosched * (1 + self.noise * next(signs))
             usual_us = {
-                **dict.fromkeys(("sequential", "session", "greedy"), 60.0),
+                **dict.fromkeys(("sequential", "session", "lanes", "greedy"), 60.0),
                 "iosched": found_us,
                 "reference": 40.0,
             }
@@ -171,7 +173,7 @@ def test_what_needs_no_search_ships_where_it_is_fastest(
 ) -> None:
     """As one of ours: the file's schedule is that one, and a key names it."""
     script_stages(monkeypatch)
-    ours = dict.fromkeys(("iosched", "sequential", "session", "greedy"), 30.0)
+    ours = dict.fromkeys(("iosched", "sequential", "session", "lanes", "greedy"), 30.0)
     script_models(monkeypatch, {**ours, name: 20.0, "reference": 40.0})
     result = optimize(fire(), settings)
     assert (result.shipped, result.candidate) == ("iosched" if candidate else "sequential", name)
@@ -199,6 +201,28 @@ def test_what_needs_no_search_is_compared_before_the_search(
     assert {*unsearched} == {"sequential", "session", "greedy", "reference"}
     assert after > 0
     assert "iosched" in found
+
+
+@pytest.mark.parametrize(("best", "n_first"), [("greedy", 2), ("sequential", 0)])
+def test_a_search_begins_with_the_stages_of_the_best_that_needs_none(
+    best: str, n_first: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The greedy schedule of the model has two stages of several groups."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, {**dict.fromkeys(LATENCIES_US, 30.0), "session": 30.0, best: 20.0})
+    begun: list[tuple[Stage, ...]] = []
+    asked_for = optimize_module.schedule_asked_for
+
+    def noted(*arguments: object) -> SearchResult:
+        *_, first = arguments
+        begun.append(tuple(first))  # type: ignore[arg-type]
+        return asked_for(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(optimize_module, "schedule_asked_for", noted)
+    optimize(fire(), settings)
+    (first,) = begun
+    assert len(first) == n_first
+    assert all(len(stage.groups) > 1 for stage in first)
 
 
 def test_a_search_for_something_else_does_not_change_what_was_said(

@@ -65,6 +65,7 @@ def test_it_is_compared_and_ships_where_it_is_faster(
     found: ScheduleDocument, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, fastest: str
 ) -> None:
     taken = {"iosched": 20.0, "sequential": 20.0, "session": 25.0, "greedy": 30.0, "reference": 20.0, fastest: 10.0}
+    taken["lanes"] = 25.0
     calls = script_models(monkeypatch, taken)
     model = again()
     result = optimize(model, replace(settings, schedule_from=found))

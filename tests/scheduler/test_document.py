@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, first_difference
-from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
+from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord, check_operators
 from iosched.scheduler.document_format import Counts, Limits, Shipped
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -143,6 +143,20 @@ def test_a_session_is_kept_and_has_all_lanes() -> None:
         ScheduleDocument.from_json(json.dumps(content))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, SCHEMA)
+
+
+def test_lanes_may_wait_for_each_other_but_not_in_a_circle() -> None:
+    """The graph is 0 -> 1 -> 3 and 0 -> 2 -> 3."""
+    found = document(stage(("0", "1"), ("2", "3"), strategy=Strategy.LANES))
+    content = json.loads(found.to_json())
+    jsonschema.validate(content, SCHEMA)
+    assert ScheduleDocument.from_json(json.dumps(content)).schedule == found.schedule
+    check_operators(found.schedule, GRAPH)
+    for groups in ((("1", "0"), ("2", "3")), (("0", "3", "1"), ("2",))):
+        with pytest.raises(InvalidScheduleError, match="before an operator whose output it reads"):
+            check_operators(document(stage(*groups, strategy=Strategy.LANES)).schedule, GRAPH)
+    with pytest.raises(InvalidScheduleError, match="concurrently"):
+        check_operators(document(stage(("0", "1"), ("2", "3"))).schedule, GRAPH)
 
 
 def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:

@@ -73,16 +73,17 @@ class Suggested(TableCost):
         return [nowhere, *self.schedule.stages]
 
 
-@given(dags(8), st.integers(0, 10**6), st.integers(0, 3))
+@given(dags(8), st.integers(0, 10**6), st.integers(0, 3), st.booleans())
 def test_a_deadline_leaves_a_schedule_no_worse_than_the_one_suggested(
-    graph: ComputationGraph, seed: int, more: int
+    graph: ComputationGraph, seed: int, more: int, by_the_caller: bool
 ) -> None:
     """Under any costs, also those by which another schedule would be the better one."""
     suggested = search(graph, TableCost(seed + 1), strategy="concurrent").schedule
     stages = {frozenset(stage.operators) for stage in suggested.stages}
     allowed = len({frozenset([each.name]) for each in graph.operators} | stages) + more
-    cost = Suggested(seed, 0.5, suggested)
-    found = search(graph, cost, strategy="concurrent", deadline=lambda: len(cost.asked) >= allowed)
+    cost = TableCost(seed, 0.5) if by_the_caller else Suggested(seed, 0.5, suggested)
+    first = suggested.stages if by_the_caller else ()
+    found = search(graph, cost, strategy="concurrent", deadline=lambda: len(cost.asked) >= allowed, first=first)
 
     assert len(cost.asked) <= allowed
     check_operators(found.schedule, graph)

@@ -94,6 +94,23 @@ def test_the_strategy_and_the_order_of_groups() -> None:
     assert stage_signature(graph, replace(stage, groups=(("b",), ("a",)))) == stage_signature(graph, stage)
 
 
+def test_lanes_differ_by_order_and_by_what_waits_for_what() -> None:
+    """1 and 2 read 0, and 3 reads 2."""
+    graph = graph_of(4, [(0, 1), (0, 2), (2, 3)])
+
+    def signature(*groups: tuple[str, ...]) -> str:
+        return stage_signature(graph, Stage(Strategy.LANES, groups))
+
+    found = {
+        signature(("0", "1"), ("2", "3")),
+        signature(("0", "2"), ("1", "3")),
+        signature(("0", "2", "1"), ("3",)),
+        signature(("0", "1", "2"), ("3",)),
+    }
+    assert len(found) == 4
+    assert signature(("0",), ("1",)) == signature(("0",), ("1",)) != stage_signature(graph, whole(graph, ["0", "1"]))
+
+
 def test_it_is_the_same_in_every_run() -> None:
     graph, stage = pair()
     assert stage_signature(graph, stage) == stage_signature(*pair())

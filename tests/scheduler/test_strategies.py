@@ -24,6 +24,7 @@ from iosched.scheduler.search import search
 from iosched.scheduler.strategies import (
     BASELINES,
     COMPARED,
+    LANES,
     NAMES,
     SEARCHES,
     STAGE_RULES,
@@ -70,7 +71,7 @@ PAIR = Stage(MadeUp.PAIRED, (("0",), ("1",)))
 
 
 def test_every_name_is_a_search_or_a_baseline() -> None:
-    assert (*SEARCHES, *BASELINES) == NAMES == get_args(StrategyName)
+    assert (*SEARCHES, LANES, *BASELINES) == NAMES == get_args(StrategyName)
     assert tuple(SEARCHES) == get_args(SearchStrategy)
     assert sorted(COMPARED) == sorted(NAMES)
     assert set(STAGE_RULES) == set(Strategy)
@@ -85,7 +86,7 @@ def test_a_strategy_is_named_where_it_is_lowered_and_nowhere_else() -> None:
 
 def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
     given = Pruning(2, 5)
-    assert [pruning_of(name, given) for name in NAMES if name != "dos"] == [given] * 5
+    assert [pruning_of(name, given) for name in NAMES if name != "dos"] == [given] * 6
     assert pruning_of("dos", given) == Pruning(1, None)
 
 

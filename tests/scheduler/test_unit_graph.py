@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -9,6 +10,7 @@ import pytest
 from by_definition import TableCost, dags, graph_of, groups_of
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import random_lanes
 from onnx import helper
 from scripted import fire
 from shipped import document
@@ -86,6 +88,24 @@ def test_schedules_of_units_keep_them_whole(data: st.DataObject) -> None:
             assert at == [*range(at[0], at[0] + len(unit))]
         assert joined.expanded(expanded) == expanded
         assert joined.scheduled(expanded) == schedule
+
+
+@given(st.data(), st.integers(0, 999))
+def test_lanes_of_units_can_start(data: st.DataObject, seed: int) -> None:
+    """Lanes of operators that separate those of a unit, or have others between them, are taken as units allow."""
+    graph = data.draw(dags(7))
+    asked = data.draw(units_of(graph))
+    if not may_be_units(graph, asked):
+        return
+    units = join_units(graph, asked)
+    lanes = Stage(Strategy.LANES, random_lanes(graph, list(graph.by_name), random.Random(seed)))
+    schedule = Schedule((Block(0, (lanes,)),))
+    for taken in (units.scheduled(schedule), Schedule((Block(0, tuple(units.stages(schedule))),))):
+        check_operators(taken, units.graph)
+        check_operators(units.expanded(taken), graph)
+    if not asked:
+        assert units.scheduled(schedule) == schedule
+        assert units.stages(schedule) == (lanes,)
 
 
 def test_without_units_nothing_changes() -> None:

@@ -57,6 +57,28 @@ def with_sessions(graph: ComputationGraph, schedule: Schedule, seed: int) -> Sch
     return Schedule((Block(0, tuple(stages)),) if stages else ())
 
 
+def on_lanes(graph: ComputationGraph, schedule: Schedule, seed: int) -> Schedule:
+    """The schedule with runs of its stages, drawn at random, made stages of up to four lanes in a random order."""
+    draw = random.Random(seed)
+    stages, left = [], list(schedule.stages)
+    while left:
+        taken = draw.choice([1, 2, 5, 99])
+        run, left = left[:taken], left[taken:]
+        stages.append(
+            Stage(Strategy.LANES, random_lanes(graph, [name for each in run for name in each.operators], draw))
+        )
+    return Schedule((Block(0, tuple(stages)),) if stages else ())
+
+
+def random_lanes(graph: ComputationGraph, names: Sequence[str], draw: random.Random) -> tuple[tuple[str, ...], ...]:
+    lanes: dict[int, list[str]] = {}
+    while names:
+        name = draw.choice(_ready(graph, names, ()))
+        lanes.setdefault(draw.randint(0, 3), []).append(name)
+        names = [each for each in names if each != name]
+    return tuple(map(tuple, lanes.values()))
+
+
 def _random_merge(graph: ComputationGraph, left: Sequence[str], draw: random.Random) -> list[str]:
     classes = merge_classes(graph, _ready(graph, left, ()))
     if not classes or draw.random() < 0.3:
@@ -118,5 +140,8 @@ def check_everything(model: Model, *, lanes: Sequence[int] = (2,), seeds: Sequen
         with CpuBackend(model, lanes=count) as backend:
             assert backend.is_supported()
             found = [*baselines(backend.graph), *drawn(backend.graph, seeds), *searched(backend.graph)]
+            found += [
+                (f"{name}, lanes", on_lanes(backend.graph, each, number)) for number, (name, each) in enumerate(found)
+            ]
             found += [(f"{name}, sessions", with_sessions(backend.graph, each, 1)) for name, each in found[:3]]
             check_schedules(model, backend, iter(found))

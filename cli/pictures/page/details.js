@@ -53,6 +53,7 @@ const HOW = {
   concurrent: "groups in parallel",
   merge: "operators merged into one",
   session: "one session on all cores, operators one after another",
+  lanes: "lanes that wait for each other's results",
 };
 
 function stageFacts(stage) {

@@ -64,7 +64,7 @@ function drawBody(block) {
 
 function drawStage({ x, width, of: stage }, block) {
   const rows = stage.is_one ? stage.groups.length : stage.rows.length;
-  const way = stage.strategy === "concurrent" ? "" : ` ${stage.is_one ? "merged" : "session"}`;
+  const way = stage.strategy === "concurrent" ? "" : ` ${stage.is_one ? "merged" : stage.strategy}`;
   const group = drawn("g", { class: `stage${way}${stage.us === null ? " unknown" : ""}` });
   const inner = Math.max(width - GAP, 1);
   group.append(drawn("rect", { class: "ground", x, y: 0, width: inner, height: 2 * HEAD + rows * ROW, rx: Math.min(5, inner / 3) }));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from operator import add
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ from iosched.scheduler.lattice import Latencies, Lattice, Masks
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
-from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
+from iosched.scheduler.start_order import start_order
+from iosched.scheduler.strategies import groups_side_by_side, is_linked, runs_as_one
 from iosched.scheduler.unit_graph import UnitGraph, join_units
 
 _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
@@ -42,7 +44,9 @@ class AnalyticCost:
 
     for the group g that maximizes it. A group's path is the sum of its operators' latencies alone, its busy time is
     that of the same work on a fully used GPU, and spill is the time lost because the groups exceed the L2 cache
-    together. The lower bound of a concurrent stage is its latency.
+    together. The lower bound of a concurrent stage is its latency. In a stage of lanes, the path is instead the one
+    through operators that wait for each other, with a fork for each wait for another lane, and everything that is not
+    on it interferes.
 
     Args:
         precision: "tf32" and "fp16" use tensor cores if the GPU has them; "fp16" halves the bytes of float32 values.
@@ -78,7 +82,7 @@ class AnalyticCost:
         groups = self._groups_of(stage)
         if len(groups) == 1:
             return groups[0].path_us
-        return self.modelled.launches.fork_us * len(groups) + max(self._ends_us(groups, self._spilling(groups)))
+        return self.modelled.launches.fork_us * len(groups) + max(self._stage_ends_us(stage, groups))
 
     def busy_us(self, stage: Stage) -> float:
         """Microseconds for which the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
@@ -94,12 +98,16 @@ class AnalyticCost:
             return _tally((kernel, self.modelled.alone_us(kernel)) for kernel in kernels[0])
         groups = self._groups_of(stage)
         spilling, interference = self._spilling(groups), self.modelled.launches.interference
-        ends = self._ends_us(groups, spilling)
+        ends = self._stage_ends_us(stage, groups)
         last = ends.index(max(ends))
         if last == _ISSUED:
             return {}
         if last == _BUSY:
             return _tally((kernel, self.modelled.work([kernel]).busy_us) for group in kernels for kernel in group)
+        if is_linked(stage):
+            _, path = self._longest_path(stage)
+            parts = [path, [name for name in stage.operators if name not in path]]
+            kernels, last = [[kernel for name in part for kernel in self._kernels(name)] for part in parts], _GROUPS
 
         def share_us(kernel: Kernel, is_longest: bool) -> float:
             work = self.modelled.work([kernel])
@@ -190,6 +198,37 @@ class AnalyticCost:
             if label not in known:
                 known[label] = self.modelled.work(self._kernels(name))
         return {name: known[label] for name, label in self._labels.items()}
+
+    def _stage_ends_us(self, stage: Stage, groups: Sequence[Work]) -> list[float]:
+        ends = self._ends_us(groups, self._spilling(groups))
+        if not is_linked(stage):
+            return ends
+        spill_us = self._spilling(groups) * _added(group.spill_us for group in groups)
+        path_us, _ = self._longest_path(stage)
+        return [*ends[:_GROUPS], path_us + self.modelled.launches.interference * (ends[_BUSY] + spill_us)]
+
+    def _longest_path(self, stage: Stage) -> tuple[float, tuple[str, ...]]:
+        """The operators that wait for each other the longest, and for how long, less their own interference."""
+        launches = self.modelled.launches
+        lane_of = {name: lane for lane, group in enumerate(stage.groups) for name in group}
+        before = {after: name for group in stage.groups for name, after in pairwise(group)}
+        ends_us: dict[str, tuple[float, str | None]] = {}
+        for name in start_order(self.graph, stage):
+            waits_for = (*self.graph.predecessors[name], *((before[name],) if name in before else ()))
+            ready = (
+                (ends_us[each][0] + (launches.fork_us if lane_of[each] != lane_of[name] else 0.0), each)
+                for each in waits_for
+                if each in ends_us
+            )
+            last_us, last = max(ready, default=(0.0, None))
+            work = self._work[name]
+            ends_us[name] = last_us + work.path_us - launches.interference * work.busy_us, last
+        end: str | None = max(ends_us, key=lambda name: ends_us[name][0])
+        path, longest_us = [], ends_us[str(end)][0]
+        while end is not None:
+            path.append(end)
+            end = ends_us[end][1]
+        return longest_us, tuple(reversed(path))
 
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
         """End times of work that fills the GPU, of the issue of all kernels, and of each group; the last one counts."""

@@ -29,7 +29,8 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, V
 from iosched.runtime.waits import LaneStep, Span, find_waits, input_spaces
 from iosched.scheduler.lattice import in_order
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
+from iosched.scheduler.start_order import start_order
+from iosched.scheduler.strategies import groups_side_by_side, is_linked, runs_as_one
 
 MAX_LANES = 8
 """Maximum number of streams of a plan."""
@@ -121,9 +122,17 @@ def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[t
     if (calls := _calls_as_one(network, stage)) is not None:
         yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
-    for group, names in enumerate(groups_side_by_side(stage)):
+    for group, names in _runs_of_groups(network, stage):
         own = [(call, _CallSite(name, number, group)) for name in names for call in network.calls[name]]
         yield from sums_in_separables(own, network.private)
+
+
+def _runs_of_groups(network: LoweredModel, stage: Stage) -> Iterable[tuple[int, Iterable[str]]]:
+    """Each group with its operators; those of a linked stage in the order of starting, as far as they are in a row."""
+    if not is_linked(stage):
+        return enumerate(groups_side_by_side(stage))
+    group_of = {name: number for number, names in enumerate(stage.groups) for name in names}
+    return groupby(start_order(network.model.graph, stage), group_of.__getitem__)
 
 
 _AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCall] | None]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from lowering import check_schedules, random_schedule
+from lowering import check_schedules, on_lanes, random_schedule
 from networks import zoo_model
 from onnx import helper
 from small_models import fused_chain, loaded
@@ -178,7 +178,8 @@ def test_schedules_that_split_units_are_repaired() -> None:
                     assert position[before] <= position[unit]
                     if position[before] == position[unit]:
                         assert group_of[before] is group_of[unit]
-            check_schedules(model, backend, iter([(f"seed {seed}", schedule)]), seeds=(0,))
+            lanes = on_lanes(model.graph, schedule, seed)
+            check_schedules(model, backend, iter([(f"seed {seed}", schedule), (f"lanes {seed}", lanes)]), seeds=(0,))
 
 
 def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:

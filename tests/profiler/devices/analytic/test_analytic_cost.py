@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import pytest
 from by_definition import best_us, groups_of
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import random_lanes
 from networks import zoo_model
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -162,6 +164,38 @@ def test_a_session_runs_its_operators_in_turn() -> None:
     assert cost.stage_latency_us(session) == cost.stage_latency_us(Stage(CONCURRENT, (("0", "1", "2"),)))
     assert cost.stage_latency_us(session) > cost.stage_latency_us(side_by_side("0", "1", "2"))
     assert cost.lower_bound_us(session) <= cost.stage_latency_us(session)
+
+
+@given(small_graphs(), st.sampled_from(gpu_keys()), st.integers(0, 99))
+def test_lanes_take_as_long_as_the_longest_way_through_them(graph: ComputationGraph, name: str, seed: int) -> None:
+    """By brute force over all ways along edges and lanes; without edges between them, lanes are groups."""
+    cost = AnalyticCost(graph, gpu(name))
+    lanes = Stage(Strategy.LANES, random_lanes(graph, list(graph.by_name), random.Random(seed)))
+    latency_us = cost.stage_latency_us(lanes)
+    if len(lanes.groups) == 1:
+        assert latency_us == cost.stage_latency_us(replace(lanes, strategy=CONCURRENT))
+        return
+    works, launches = cost._work, cost.modelled.launches
+    lane = {each: number for number, group in enumerate(lanes.groups) for each in group}
+    after = {each: [*graph.successors[each]] for each in graph.by_name}
+    for group in lanes.groups:
+        for one, other in pairwise(group):
+            after[one].append(other)
+
+    def longest_us(one: str) -> float:
+        own = works[one].path_us - launches.interference * works[one].busy_us
+        waits = (longest_us(other) + launches.fork_us * (lane[one] != lane[other]) for other in after[one])
+        return own + max(waits, default=0.0)
+
+    groups = [cost._group(group) for group in lanes.groups]
+    spilled = cost._spilling(groups) * sum(group.spill_us for group in groups)
+    busy, issued = sum(group.busy_us for group in groups), launches.issue_us * sum(group.n_kernels for group in groups)
+    ends = busy, issued, max(map(longest_us, graph.by_name)) + launches.interference * (busy + spilled)
+    assert latency_us == pytest.approx(launches.fork_us * len(groups) + max(ends))
+    assert sum(cost.shares_us(lanes).values()) <= latency_us * (1 + 1e-9)
+    linked = any(graph.successors[one] for one in graph.by_name)
+    if not linked:
+        assert latency_us == pytest.approx(cost.stage_latency_us(replace(lanes, strategy=CONCURRENT)))
 
 
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS), st.data())

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 from gpu_plans import Interpreter, expected_outputs, interpreted, relative_error
-from lowering import random_schedule
+from lowering import on_lanes, random_schedule
 from networks import zoo_model
 from scripted import fire
 
@@ -61,9 +61,10 @@ def test_every_network_under_random_schedules(name: str) -> None:
     model = zoo_model(name)
     inputs = random_inputs(model.graph.inputs)
     expected = expected_outputs(model, inputs)
-    schedules = [sequential(model.graph), greedy(model.graph), random_schedule(model.graph, 7)]
+    drawn = random_schedule(model.graph, 7)
+    schedules = [sequential(model.graph), greedy(model.graph), drawn, on_lanes(model.graph, drawn, 1)]
     plans = [(schedule, barriers) for schedule in schedules for barriers in (True, False)]
-    run = [(5, Layout.NCHW), (5 if name in LARGE else 2, Layout.NHWC)]
+    run = [(7, Layout.NCHW), (5 if name in LARGE else 2, Layout.NHWC), (5 if name in LARGE else 6, Layout.NHWC)]
     for (number, (schedule, barriers)), layout in product(enumerate(plans), Layout):
         lowering = lower(zoo_network(name, layout), schedule, barriers=barriers)
         if (number, layout) in run:
@@ -76,8 +77,9 @@ def test_every_network_under_random_schedules(name: str) -> None:
 def test_light_models(name: str) -> None:
     model, inputs, expected = light(name)
     network = LoweredModel(model, FP32)
-    lowering = lower(network, random_schedule(model.graph, 3))
-    assert relative_error(interpreted(lowering, inputs, seed=5), expected) < 1e-4
+    drawn = random_schedule(model.graph, 3)
+    for schedule in (drawn, on_lanes(model.graph, drawn, 2)):
+        assert relative_error(interpreted(lower(network, schedule), inputs, seed=5), expected) < 1e-4
 
 
 @pytest.mark.slow
