@@ -28,8 +28,7 @@ COLUMNS = {
     FOUND: "schedule found",
 }  # fmt: skip
 BRANCHY = (
-    "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
-    "keras_inceptionv3",
+    "squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_a", "nasnet_a@224", "keras_nasnetmobile",
 )  # fmt: skip
 _SHIPS = {
     SHIPPED: "the schedule found", "sequential": "one after another", "reference": "onnxruntime",

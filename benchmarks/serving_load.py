@@ -14,6 +14,7 @@ all, and extended to more by Amdahl's law. Requests do not share cores.
 Options:
     --folder: optimized networks, made where they are missing
     --sets: comma-separated sets of indices of networks, such as 03,12,0123
+    --shares: points, as shares of the capacity
     --requests: of all models at a point, but at least 400 of each
     --capacity-requests: least number of requests of each model to decide whether a load is below the capacity
     --output: raw results as JSON
@@ -70,6 +71,7 @@ def main() -> None:
         sets=("03", "12", "0123"),
         folder=Path("build"),
         seeds=5,
+        shares=SHARES,
         requests=2000,
         capacity_requests=400,
         output=Path,
@@ -86,7 +88,7 @@ def main() -> None:
         print_table(*table(found["points"], indices))
         print_table(*ratio_table(found["points"], indices))
         print("\nSIMULATED")
-        print_table(*simulated_table(found["simulated"][indices]))
+        print_table(*simulated_table(found["simulated"], indices))
 
 
 def optimized(name: str, folder: Path) -> Path:
@@ -95,6 +97,7 @@ def optimized(name: str, folder: Path) -> Path:
     if not path.exists():
         folder.mkdir(exist_ok=True)
         words = ("optimize", name, "--batch-size", "1", "--device", "cpu", "-o", str(path))
+        words += ("--schedule", str(path.with_suffix(".json")))
         subprocess.run([sys.executable, "-m", "iosched", *words], check=True)
     return path
 
@@ -106,7 +109,7 @@ def measured(indices: str, models: Mapping[str, Model], found: Results, options:
     of_set = found["sets"][indices]
     done = {(each["set"], each["share"], each["seed"]) for each in found["points"]}
     for seed in range(1, options.seeds + 1):
-        for share in SHARES:
+        for share in options.shares:
             if (indices, share, seed) not in done:
                 rates = rates_of(of_set["lone_us"], share * of_set["load"])
                 rarest = max(LEAST_REQUESTS, options.requests * min(rates.values()) / sum(rates.values()))
@@ -211,14 +214,17 @@ def table(points: Sequence[Results], indices: str) -> Table:
     return ["capacity", "model", "", "requests", "p50", "p90", "p99 (95 % interval)", "in time"], rows
 
 
-def ratio_table(points: Sequence[Results], indices: str) -> Table:
+def ratio_table(points: Sequence[Results], indices: str, shares: str = "") -> Table:
     """p99 of iosched over that of the best baseline of each model and point: the median of the seeds, and their range.
 
     The range of five seeds contains the median with a probability of 94 %.
+
+    Args:
+        shares: those of the capacity that rows are for, separated by spaces; all by default.
     """
     rows = []
     own = [each for each in points if each["set"] == indices]
-    for share in sorted({each["share"] for each in own}):
+    for share in map(float, shares.split()) if shares else sorted({each["share"] for each in own}):
         seeds = [each for each in own if each["share"] == share]
         for model in seeds[0]["rates"]:
             p99_us = {name: [_p99_us(each, name, model) for each in seeds] for name in seeds[0]["latencies_us"]}
@@ -228,8 +234,20 @@ def ratio_table(points: Sequence[Results], indices: str) -> Table:
             goodput = {name: sum(_in_time(each, name, model) for each in seeds) for name in ("iosched", *p99_us)}
             most = max(goodput[name] for name in p99_us)
             ratio = interval_text(median(ratios), min(ratios), max(ratios))
-            rows.append((f"{share:.0%}", model, best, len(seeds), ratio, f"{goodput['iosched'] / max(most, 1):.3f}"))
-    return ["capacity", "model", "best baseline", "seeds", "p99 over its", "goodput over the most"], rows
+            ends = [f"{median(each) / 1e3:.1f} ms" for each in (ours, p99_us[best])]
+            in_time = f"{goodput['iosched'] / max(most, 1):.3f}"
+            rows.append((f"{share:.0%}", model, ends[0], best, ends[1], len(seeds), ratio, in_time))
+    headers = [
+        "capacity",
+        "model",
+        "p99",
+        "best other way",
+        "its p99",
+        "seeds",
+        "p99 over its",
+        "in time over the most",
+    ]
+    return headers, rows
 
 
 def _p99_us(point: Results, name: str, model: str) -> float:
@@ -323,14 +341,22 @@ def simulate(
     return found
 
 
-def simulated_table(rows: Sequence[Results]) -> Table:
-    """A row for each policy on each number of cores."""
+def capacity_of(sets: Mapping[str, Results], indices: str) -> float:
+    """Times one model alone."""
+    found: float = sets[indices]["load"]
+    return found
+
+
+def simulated_table(simulated: Mapping[str, Sequence[Results]], indices: str, shares: str = "") -> Table:
+    """A row for each policy on each number of cores; `shares` as in `ratio_table`."""
+    asked = [*map(float, shares.split())]
     cells = [
         (
             *(each["cores"], f"{each['share']:.0%}", each["model"], each["policy"]),
             *("unknown" if each[key] is None else f"{each[key] / 1e3:.1f} ms" for key in ("p50_us", "p99_us")),
         )
-        for each in rows
+        for each in simulated[indices]
+        if not asked or each["share"] in asked
     ]
     return ["cores (simulated)", "load", "model", "policy", "p50", "p99"], cells
 

@@ -111,7 +111,7 @@ def listed(
 def _by_rank(graph: ComputationGraph, latency_us: Mapping[str, float]) -> list[str]:
     """The operators by how long they and what follows take, the longest first; predecessors come first."""
     rank_us: dict[str, float] = {}
-    for name in reversed(latency_us):
+    for name in reversed(list(latency_us)):
         after = (rank_us[other] + HANDOVER_US for other in graph.successors[name] if other in rank_us)
         rank_us[name] = latency_us[name] + max(after, default=0.0)
     return sorted(latency_us, key=lambda name: -rank_us[name])

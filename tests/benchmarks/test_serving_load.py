@@ -115,6 +115,7 @@ def test_points_resume_and_are_pooled_over_seeds(
     monkeypatch.setattr(serving_load, "LEAST_REQUESTS", 80)
     found: dict[str, Any] = {"sets": {}, "points": [], "simulated": {}}
     options = type("Options", (), {"seeds": 2, "requests": 80, "capacity_requests": 40, "output": tmp_path / "r.json"})
+    options.shares = serving_load.SHARES  # type: ignore[attr-defined]
     options.command = ["python"]  # type: ignore[attr-defined]
     serving_load.measured("01", chains(2), found, options)
     assert [(each["seed"], each["share"]) for each in found["points"]] == [
@@ -143,7 +144,8 @@ def test_ratios_are_to_the_best_baseline_of_each_model(serving_load: ModuleType)
         }  # fmt: skip
 
     _, rows = serving_load.ratio_table([point(1, 100), point(2, 180), point(3, 300), {**point(4, 1), "set": "2"}], "01")
-    assert rows == [("70%", "a", "openvino-streams", 3, "0.90 (0.50 to 1.50)", "0.667")]
+    found = ("70%", "a", "0.2 ms", "openvino-streams", "0.2 ms", 3, "0.90 (0.50 to 1.50)", "0.667")
+    assert rows == [found]
 
 
 def test_simulated_policies_have_a_row_for_each_model_and_load(
@@ -155,4 +157,5 @@ def test_simulated_policies_have_a_row_for_each_model_and_load(
     assert len(rows) == len(serving_load.CORES) * len(serving_load.SHARES) * 4 * 2
     alone = {each["policy"]: each["p50_us"] for each in rows if (each["cores"], each["share"]) == (16, 0.4)}
     assert alone["one core"] == pytest.approx(1e4)
-    assert len(serving_load.simulated_table(rows)[1]) == len(rows)
+    assert len(serving_load.simulated_table({"01": rows}, "01")[1]) == len(rows)
+    assert len(serving_load.simulated_table({"01": rows}, "01", "0.7 0.95")[1]) == len(rows) * 2 // 3

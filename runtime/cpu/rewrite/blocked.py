@@ -152,8 +152,10 @@ class _BlockedGraph:
         batch, width, *size = self.shape(source)
         whole = self.view(source, (1, batch * width, *size), f"{result}/whole")
         inner = self.graph.add_tensor(f"{result}/inner", result, (1, batch * width, *size))
-        of_all = {"domain": NCHWC, "group": batch * width, "kernel_shape": [1, 1]}
-        self.written.append(make_node("Conv", [whole, filters], [inner], name=inner, **of_all))
+        group = batch * width
+        self.written.append(
+            make_node("Conv", [whole, filters], [inner], inner, domain=NCHWC, group=group, kernel_shape=[1, 1])
+        )
         shape = self.graph.add_integers(f"{result}/shape", (batch, width, *size))
         self.emit(make_node("Reshape", [inner, shape], [result]), result, width)
 

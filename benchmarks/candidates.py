@@ -1,0 +1,134 @@
+"""How near schedules that need no search come to the one that is searched, on this CPU or simulated GPUs.
+
+    python benchmarks/candidates.py --devices cpu [--networks zoo:squeezenet,...] [-o results.json]
+    python benchmarks/candidates.py --devices v100,t4,a100,h100 -o results.json
+
+On the CPU, whole models are measured interleaved after a search with the effort of `optimize`; on a simulated GPU, the
+analytic model computes them. What the results file has is not done again. `lanes` is list scheduling.
+
+Options:
+    --rounds: samples of each schedule on the CPU
+    --seconds: how long the search of a model on the CPU may take
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from cpu_models import cpu_model, short_name
+from testbed import (
+    NAMES,
+    Table,
+    compared,
+    in_turn,
+    print_table,
+    ratio_text,
+    read_options,
+    resumed_results,
+    write_results,
+)
+
+from iosched import Model, Schedule
+from iosched.jobs.open_model import opened
+from iosched.jobs.schedules import priced, schedule_by
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.profiled_device import OpenModel, Way
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.measuring.interleaved_models import Budget
+from iosched.profiler.measuring.statistics import Interval
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.strategies import StrategyName
+
+NETWORKS = ("zoo:squeezenet", "zoo:googlenet", "zoo:inception_v3", "zoo:randwire", "zoo:nasnet_a", "zoo:nasnet_a@224")
+UNSEARCHED: tuple[StrategyName, ...] = ("sequential", "greedy", "lanes")
+SEARCHED: StrategyName = "both"
+NEAR = 1.03
+
+
+def main() -> None:
+    options = read_options(
+        __file__, devices=("cpu",), networks=NETWORKS, rounds=40, seconds=120.0, profile_db=Path, output=Path
+    )
+    rows: list[dict[str, Any]] = resumed_results(options.output).get("rows", [])
+    done = {(row["device"], row["network"]) for row in rows}
+    for device in options.devices:
+        for name in options.networks:
+            if (device, short_name(name)) not in done:
+                row = {"device": device, "network": short_name(name), **tried(cpu_model(name), device, options)}
+                rows.append(row)
+                write_results(options, {"rows": rows}, rivals=["openvino"], goes_on=True)
+    print_table(*table(rows))
+    for line in summary(rows):
+        print(line)
+
+
+def tried(model: Model, device: str, options: Any) -> dict[str, Any]:
+    """Microseconds by schedule: samples on the CPU, one number on a simulated GPU; and the seconds that each took."""
+    with opened(resolve(device, model), model, OpenSettings(), options.profile_db) as there:
+        schedules, seconds = dict[str, Schedule](), dict[str, float]()
+        for strategy in (*UNSEARCHED, SEARCHED):
+            began_s = time.monotonic()
+            end_s = began_s + options.seconds
+            deadline = (lambda end_s=end_s: time.monotonic() > end_s) if there.here is not None else None
+            schedules[strategy] = schedule_by(there, strategy, deadline=deadline).schedule
+            seconds[strategy] = time.monotonic() - began_s
+        return {"us": _latencies(there, model, schedules, options), "seconds": seconds}
+
+
+def _latencies(
+    there: OpenModel, model: Model, schedules: Mapping[str, Schedule], options: Any
+) -> Mapping[str, Sequence[float]]:
+    here = there.here
+    if here is None:
+        return {name: [priced(there, each).predicted_us or 0.0] for name, each in schedules.items()}
+    inputs = random_inputs(model.graph.inputs)
+    openers = {name: partial(here.ready, Way(schedule), inputs) for name, schedule in schedules.items()}
+    measured = in_turn(openers, Budget(options.rounds, 120.0), here.in_turn)
+    return {name: each.samples_us for name, each in measured.items()}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The latency of the schedule found, and how many times as fast it is as each that needs no search."""
+    headers = ["device", "network", "found", *(f"found over {name}" for name in UNSEARCHED), "seconds", "of lanes"]
+    return headers, [_row(row) for row in rows]
+
+
+def _row(row: Mapping[str, Any]) -> list[str]:
+    ratios = _ratios(row)
+    seconds = (f"{row['seconds'][name]:.1f}" for name in (SEARCHED, "lanes"))
+    found_ms = f"{median(row['us'][SEARCHED]) / 1e3:.2f} ms"
+    is_measured = len(row["us"][SEARCHED]) > 1
+    cells = (ratio_text(each) if is_measured else f"{each.value:.3f}" for each in ratios.values())
+    return [row["device"], NAMES.get(row["network"], row["network"]), found_ms, *cells, *seconds]
+
+
+def _ratios(row: Mapping[str, Any]) -> Mapping[str, Interval]:
+    """How many times as fast the schedule found is, by the name of the other one."""
+    found: Mapping[str, Sequence[float]] = row["us"]
+    if len(found[SEARCHED]) > 1:
+        return {name: compared(found, name)[SEARCHED] for name in UNSEARCHED}
+    exact = {name: found[name][0] / found[SEARCHED][0] for name in UNSEARCHED}
+    return {name: Interval(value, value, value) for name, value in exact.items()}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How often each comes near the schedule found, and how often it is clearly faster, for each device."""
+    for device in dict.fromkeys(row["device"] for row in rows):
+        own = [_ratios(row) for row in rows if row["device"] == device]
+        for name in UNSEARCHED:
+            near = sum(each[name].value <= NEAR for each in own)
+            wins = sum(each[name].high < 1 for each in own)
+            mean = geometric_mean([each[name].value for each in own])
+            yield (
+                f"{device}: {name} within 3 % on {near} of {len(own)}, clearly faster on {wins}; "
+                f"the schedule found is {mean:.3f} times as fast in the geometric mean"
+            )
+
+
+if __name__ == "__main__":
+    main()
