@@ -136,12 +136,14 @@ def schedule_asked_for(
 def known_in_lanes(here: AttachedModel) -> Schedule | None:
     """The schedule of list scheduling; None if a latency that it needs is unknown, or if it would use no lanes."""
     cost = here.cost
+    if cost.lanes < 2:
+        return None
     names = [operator.name for operator in here.graph.operators]
     alone_us = {name: known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) for name in names}
     on_lane_us = {name: cost.known_work_us(name) for name in names}
     known = {name: us for name, us in alone_us.items() if us is not None}
     works = {name: us for name, us in on_lane_us.items() if us is not None}
-    if cost.lanes < 2 or not len(known) == len(works) == len(names):
+    if not len(known) == len(works) == len(names):
         return None
     found = in_lanes(here.graph, LaneTimes(cost.lanes, works.__getitem__, known.__getitem__))
     return found if any(map(is_linked, found.stages)) else None

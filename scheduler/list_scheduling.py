@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorBounds
+from iosched.scheduler.cost import CostModel, OperatorBounds
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 HANDOVER_US = 1.0
@@ -41,15 +41,16 @@ class LaneTimes:
 
 
 def lane_times(cost: CostModel) -> LaneTimes:
-    """The latencies of a device. Where a formula has them, that of a stage of lanes is computed."""
+    """The latencies of a device. Where none is measured, that of a stage of lanes is computed too."""
 
     def alone_us(name: str) -> float:
         return cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
 
-    if isinstance(cost, OperatorBounds) and cost.lanes > 1:
+    if not isinstance(cost, OperatorBounds):
+        return LaneTimes(_STREAMS, alone_us, alone_us, cost.stage_latency_us)
+    if cost.lanes > 1:
         return LaneTimes(cost.lanes, cost.operator_work_us, cost.operator_latency_us)
-    is_formula = isinstance(cost, AdditiveGroups)
-    return LaneTimes(_STREAMS, alone_us, alone_us, cost.stage_latency_us if is_formula else None)
+    return LaneTimes(_STREAMS, alone_us, alone_us)
 
 
 def in_lanes(graph: ComputationGraph, times: LaneTimes) -> Schedule:

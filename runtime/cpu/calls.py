@@ -160,7 +160,7 @@ def assign_lanes(work_us: Sequence[float], lanes: int, in_a_cache: int = 0) -> t
 
 
 def in_caches(counts: Sequence[int], lanes: int, in_a_cache: int) -> tuple[tuple[int, ...], ...]:
-    """The lanes of groups that need so many, each within one cache where possible; O(groups * lanes).
+    """Give each group `counts` lanes, within one cache where possible; O(groups * lanes).
 
     Args:
         in_a_cache: how many lanes in a row share a cache; 0 or 1: groups lie next to each other.

@@ -101,6 +101,25 @@ def test_the_number_of_lanes_is_that_of_the_least_computed_latency() -> None:
     assert (len(stage.groups), stage.predicted_us) == (3, 4.0)
 
 
-def test_a_gpu_that_is_measured_has_a_few_streams() -> None:
-    times = lane_times(TableCost(1))
-    assert (times.lanes, times.stage_us) == (list_scheduling._STREAMS, None)
+class Bounded(TableCost):
+    """A device that bounds stages by operators, as those do that measure."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(1)
+        self.lanes = lanes
+
+    def operator_latency_us(self, name: str) -> float:
+        return 2.0 + len(name)
+
+    def operator_work_us(self, name: str) -> float:
+        return 3.0 + len(name)
+
+
+def test_only_a_computed_stage_of_lanes_has_a_latency_of_its_own() -> None:
+    """Expected ones leave out that lanes slow each other: they are no rival of computed latencies."""
+    computed, gpu, cpu = map(lane_times, (TableCost(1), Bounded(1), Bounded(4)))
+    assert computed.stage_us is not None
+    assert (computed.lanes, gpu.lanes, cpu.lanes) == (list_scheduling._STREAMS, list_scheduling._STREAMS, 4)
+    assert gpu.stage_us is cpu.stage_us is None
+    assert (cpu.on_lane_us("a"), cpu.alone_us("a")) == (4.0, 3.0)
+    assert gpu.on_lane_us("a") == gpu.alone_us("a") != 4.0

@@ -18,6 +18,7 @@ from iosched.profiler.baselines import onnxruntime as plain
 from iosched.profiler.baselines.openvino import OpenvinoBaseline
 from iosched.profiler.devices.cpu import measured_cost as cpu_cost
 from iosched.profiler.devices.cpu import open as cpu_open
+from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round, TakeRound
@@ -112,6 +113,21 @@ def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO is not installed, so that no candidate runs on it."""
     monkeypatch.setattr(OpenvinoBaseline, "is_there", staticmethod(lambda: False))
+
+
+def script_operators(monkeypatch: pytest.MonkeyPatch, session_us: float | None = None) -> list[Stage]:
+    """Operators take 10 us each, one after another, but a session `session_us`; returns the stages measured."""
+    found: list[Stage] = []
+
+    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
+        del cost, lanes, worse_than_us
+        found.append(stage)
+        is_session = stage.strategy is Strategy.SESSION
+        us = session_us if is_session and session_us is not None else 10.0 * len(stage.operators)
+        return summarize([us] * 7)
+
+    monkeypatch.setattr(CpuStageCost, "_timed", timed)
+    return found
 
 
 def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], None] = lambda count: None) -> list[int]:

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 from networks import zoo_model
-from scripted import fire, script_models
+from scripted import fire, script_models, script_operators
 
 from iosched.jobs.open_model import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.schedules import known_in_lanes, or_in_lanes, priced, unsearched
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.resolve import resolve
-from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -30,16 +28,8 @@ WHOLE = {"greedy": 90.0, "reference": 80.0, "iosched": 85.0, "sequential": 70.0}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """An operator takes 10 us on one lane as on all, and those of a stage one after another; what was measured."""
-    found: list[Stage] = []
-
-    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        del cost, lanes, worse_than_us
-        found.append(stage)
-        return summarize([10.0 * len(stage.operators)] * 7)
-
-    monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    return found
+    """An operator takes 10 us on one lane as on all; what was measured."""
+    return script_operators(monkeypatch)
 
 
 def is_in_lanes(schedule: Schedule) -> bool:

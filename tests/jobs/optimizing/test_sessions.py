@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scripted import fire, script_models
+from scripted import fire, script_models, script_operators
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
-from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.schedule import Stage, Strategy
 
 SESSION = Strategy.SESSION
@@ -18,16 +16,8 @@ WHOLE = {"greedy": 90.0, "reference": 80.0}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """An operator of a stage takes 10 us, and a session 1 us; the stages that were measured."""
-    found: list[Stage] = []
-
-    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        del cost, lanes, worse_than_us
-        found.append(stage)
-        return summarize([1.0 if stage.strategy is SESSION else 10.0 * len(stage.operators)] * 7)
-
-    monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    return found
+    """A session takes 1 us; the stages that were measured."""
+    return script_operators(monkeypatch, session_us=1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+"""The table of schedules that need no search, and how often each comes near and wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def candidates(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("candidates")
+
+
+def row(device: str, **us: list[float]) -> dict[str, object]:
+    return {"device": device, "network": "squeezenet", "us": us, "seconds": {"both": 2.0, "lanes": 0.5}}
+
+
+def test_computed_latencies_are_divided_and_measured_ones_have_intervals(candidates: ModuleType) -> None:
+    computed = row("v100", sequential=[40.0], greedy=[20.4], lanes=[19.0], both=[20.0])
+    measured = row("cpu", sequential=[40.0] * 9, greedy=[30.0] * 9, lanes=[20.0] * 9, both=[20.0] * 9)
+    _, rows = candidates.table([computed, measured])
+    assert rows[0][3:] == ["2.000", "1.020", "0.950", "2.0", "0.5"]
+    assert rows[1][3:6] == ["2.00 (2.00 to 2.00)", "1.50 (1.50 to 1.50)", "1.00 (1.00 to 1.00)"]
+    lines = list(candidates.summary([computed, measured]))
+    assert lines[1].startswith("v100: greedy within 3 % on 1 of 1, clearly faster on 0;")
+    assert lines[2].startswith("v100: lanes within 3 % on 1 of 1, clearly faster on 1;")
+    assert lines[5].startswith("cpu: lanes within 3 % on 1 of 1, clearly faster on 0;")
