@@ -95,13 +95,14 @@ class CpuCores:
     ) -> Mapping[Block, Executor]:
         found: dict[Block, Executor] = {}
         single: Executor | None = None
+        opens = _on_openvino if document is not None and document.is_on_openvino else _on_onnxruntime
         for block in blocks:
             cpus, opened = self._cpus_of(block), single if len(block) == 1 else None
             if opened is None or opened.by != "reference":  # a session of one thread has none of its own
-                with on_cpus(cpus):  # threads of a library inherit the processors
-                    opened = _opened(model, document, len(block))
+                opened = opens(model, document, len(block), cpus)
             single = opened if len(block) == 1 else single
-            found[block] = replace(opened, runnable=_Pinned(opened.runnable, cpus))
+            callers = cpus[:1] if opens is _on_onnxruntime and block != (self.count,) else cpus
+            found[block] = replace(opened, runnable=_Pinned(opened.runnable, callers))
         return found
 
     def _runtime(self, block: Block) -> NativeRuntime:
@@ -117,11 +118,20 @@ class CpuCores:
         return self._cpus if block == (self.count,) else tuple(self._cpus[core] for core in block)
 
 
-def _opened(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
-    if document is not None and document.is_on_openvino:
+def _on_openvino(model: Model, document: ScheduleDocument | None, lanes: int, cpus: Sequence[int]) -> Executor:
+    with on_cpus(cpus):  # threads of a library inherit the processors
         return shipped_executor(model, document, lanes)
-    settings = reference_settings(document, lanes)
-    session = Reference(model, settings, keeps_spinning=False)  # its idle threads would disturb other models
+
+
+def _on_onnxruntime(model: Model, document: ScheduleDocument | None, lanes: int, cpus: Sequence[int]) -> Executor:
+    """A session for a caller on the first processor; its own threads are on the others.
+
+    A thread that may run on the caller's processor often wakes up there after a pause, and waits until the system moves
+    it.
+    """
+    settings = replace(reference_settings(document, lanes), binds_threads=False)
+    with on_cpus(cpus[1:] or cpus):
+        session = Reference(model, settings, keeps_spinning=False)  # its idle threads would disturb other models
     return Executor(session, f"onnxruntime, {settings.description}", by="reference")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -104,6 +105,27 @@ def test_a_session_without_threads_of_its_own_is_opened_once(cores: CpuCores) ->
     assert sessions[1] is sessions[2] is sessions[3]
     assert sessions[0] is not sessions[1]
     assert [each.settings.intra_threads for each in sessions] == [2, 1, 1, 1]
+
+
+def test_a_session_has_its_threads_on_other_processors_than_its_caller(
+    cores: CpuCores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[tuple[int, ...]] = []
+
+    @contextmanager
+    def noted(cpus: Sequence[int]) -> Iterator[None]:
+        places.append(tuple(cpus))
+        yield
+
+    monkeypatch.setattr(module, "on_cpus", noted)
+    model = loaded(chain())
+    found = opened(cores, model, None)
+    first, second = cores._cpus
+    assert places == [(second,), (first,)]  # the session of two threads, and the one of none
+    places.clear()
+    for block in BLOCKS:
+        found[block].run(feeds_for(model))
+    assert places == [(first,), (first,), (second,), (first, second)]
 
 
 def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after() -> None:
