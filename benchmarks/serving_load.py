@@ -16,6 +16,7 @@ Options:
     --sets: comma-separated sets of indices of networks, such as 03,12,0123
     --shares: points, as shares of the capacity
     --requests: of all models at a point, but at least 400 of each
+    --baselines: comma-separated alternatives at the points; all by default
     --capacity-requests: least number of requests of each model to decide whether a load is below the capacity
     --output: raw results as JSON
 """
@@ -73,6 +74,7 @@ def main() -> None:
         seeds=5,
         shares=SHARES,
         requests=2000,
+        baselines=(),
         capacity_requests=400,
         output=Path,
     )
@@ -113,7 +115,8 @@ def measured(indices: str, models: Mapping[str, Model], found: Results, options:
             if (indices, share, seed) not in done:
                 rates = rates_of(of_set["lone_us"], share * of_set["load"])
                 rarest = max(LEAST_REQUESTS, options.requests * min(rates.values()) / sum(rates.values()))
-                result = load_of(models, rates, of_set["lone_us"], rarest / options.seeds, seed)
+                names = ("iosched", *options.baselines) if options.baselines else ()
+                result = load_of(models, rates, of_set["lone_us"], rarest / options.seeds, seed, names)
                 found["points"].append({"set": indices, "share": share, "seed": seed, **content(result)})
                 write_results(options, found, seeds={"inputs": 0, "arrivals": seed}, goes_on=True)
 
@@ -316,6 +319,9 @@ def simulate(
         list[tuple[float, int]](),
         [math.inf] * len(arrivals),
     )
+
+    for name, of_model in latency_us.items():
+        dispatcher.opened(name, {count: each_us / 1e6 for count, each_us in of_model.items()})
 
     def start(starts: Sequence[Start], now_s: float) -> None:
         for each in starts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -45,6 +45,11 @@ class CorePool:
     def shared(self) -> Block:
         """See `Dispatcher.shared`."""
         return self._dispatcher.shared
+
+    def opened(self, model: str, run_s: Mapping[int, float]) -> None:
+        """See `Dispatcher.opened`."""
+        with self._lock:
+            self._dispatcher.opened(model, run_s)
 
     @contextmanager
     def limit(self, timeout_s: float | None) -> Iterator[None]:

@@ -14,7 +14,6 @@ from iosched.runtime.shared_cores import Block
 
 _LAST = 5  # runs whose median is the time of a model's run on blocks of one size
 _SHORTER = 0.9  # a larger block is used if a run takes at most this share of the time on a smaller one
-_RETRY = 64  # one arrival in this many may use any block, since times change
 
 
 def blocks_of(size: int, cores: int) -> tuple[Block, ...]:
@@ -41,17 +40,15 @@ class _Times:
     """How long runs of a model take.
 
     Attributes:
-        sizes: the numbers of cores that they may have, the largest first.
-        useful: those that are not known to make no run shorter; all, if the policy chose them.
+        sizes: the numbers of cores that a run may have, the largest first.
         run_s: the median of the last runs, by number of cores.
         work_s: core seconds that a request needs; 0 before the first run.
     """
 
-    def __init__(self, sizes: tuple[int, ...], *, is_chosen: bool) -> None:
-        self.sizes = self.useful = sizes
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
         self.run_s: dict[int, float] = {}
         self.work_s = 0.0
-        self._is_chosen = is_chosen
         self._last_s: dict[int, deque[float]] = {size: deque(maxlen=_LAST) for size in sizes}
 
     def add(self, size: int, took_s: float) -> None:
@@ -60,24 +57,25 @@ class _Times:
         last_s.append(took_s)
         self.run_s[size] = sorted(last_s)[len(last_s) // 2]
         self.work_s = min([size * run_s for size, run_s in self.run_s.items()])
-        if self._is_chosen:
-            return
+
+    def keep_useful(self) -> None:
+        """Leave out sizes on which a run is hardly shorter than on a smaller one."""
         least_s, useful = math.inf, list[int]()
-        for each in reversed(self.sizes):
-            run_s = self.run_s.get(each, 0.0)
+        for size in reversed(self.sizes):
+            run_s = self.run_s.get(size, 0.0)
             if run_s <= least_s * _SHORTER:
-                useful.append(each)
+                useful.append(size)
             least_s = min(least_s, run_s or math.inf)
-        self.useful = tuple(reversed(useful))
+        self.sizes = tuple(reversed(useful))
 
 
 @dataclass
 class Dispatcher:
     """The state of cores and requests. Each event returns the requests that start now.
 
-    A request takes the cores that are free, as many as its policy and the other waiting requests leave it: no core is
-    idle while a request waits. A short one may run on the cores of long ones, see `ServingPolicy.overlap_ratio`; its
-    block is `shared`. Times are seconds of any clock that never goes back.
+    A request takes the cores that are free, as many as its policy allows: no core is idle while a request waits. A
+    short one may run on the cores of long ones, see `ServingPolicy.overlap_ratio`; its block is `shared`. Times are
+    seconds of any clock that never goes back.
 
     Attributes:
         cores: their number.
@@ -112,6 +110,17 @@ class Dispatcher:
     def waiting(self) -> tuple[Hashable, ...]:
         """The waiting requests in the order in which they start."""
         return tuple(request for *_, request in self._waiting)
+
+    def opened(self, model: str, run_s: Mapping[int, float]) -> None:
+        """A model was opened: how long its runs take, by number of cores, as far as known.
+
+        Requests will not get more cores than shorten their runs, unless the policy chose the numbers.
+        """
+        times = self._times[model] = self._new_times(model)
+        for size, took_s in run_s.items():
+            times.add(size, took_s)
+        if not self.policy.of(model).cores:
+            times.keep_useful()
 
     def arrived(self, request: Hashable, model: str, now_s: float) -> list[Start]:
         """A request arrives.
@@ -165,20 +174,16 @@ class Dispatcher:
         return self._times_of(model).work_s
 
     def _times_of(self, model: str) -> _Times:
-        found = self._times.get(model)
-        if found is None:
-            own = self.policy.of(model)
-            found = self._times[model] = _Times(own.sizes(self.cores), is_chosen=bool(own.cores))
-        return found
+        return self._times.get(model) or self._times.setdefault(model, self._new_times(model))
+
+    def _new_times(self, model: str) -> _Times:
+        return _Times(self.policy.of(model).sizes(self.cores))
 
     def _starts(self, now_s: float) -> Iterator[Start]:
         while self._waiting and self._free:
             *_, model, _ = self._waiting[0]
-            own = self.policy.of(model)
-            most = min(own.most_cores(self.load, self.cores), max(1, len(self._free) // len(self._waiting)))
-            times = self._times_of(model)
-            sizes = times.useful if self._arrivals % _RETRY else times.sizes
-            block = next(self._free_blocks(sizes, most))
+            most = self.policy.of(model).most_cores(self.load, self.cores)
+            block = next(self._free_blocks(self._times_of(model).sizes, most))
             self._free.difference_update(block)
             yield self._start(0, block, now_s)
         if (index := self._overlapping(now_s)) is not None:

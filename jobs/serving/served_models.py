@@ -201,7 +201,7 @@ class ServedModels:
             runnable, widest.description, lambda: (*widest.notes, *self.notes), in_flight=self.cores, by=widest.by
         )
         outputs = tuple(model.graph.tensor[name] for name in model.graph.outputs)
-        runnable.warm_up(model)
+        self._pool.opened(name, runnable.run_s(model))
         found = (model, document)
         return LoadedModel.of_plan(executor, model.name, PlanInterface(model.graph.inputs, outputs), lambda: found)
 
@@ -247,6 +247,7 @@ def serve_together(
     return served
 
 
+_ROUNDS = 3
 _CLOSED = "the models are closed: open them again"
 
 
@@ -266,12 +267,21 @@ class _OnSharedCores:
         with self.pool.cores(self.name) as block:
             return self.on[block].time(inputs, repeats)
 
-    def warm_up(self, model: Model) -> None:
-        """Run once on each block, so that threads have started and memory is there before the first request."""
-        with suppress(IoschedError):  # inputs that cannot be random, or that the model refuses
+    def run_s(self, model: Model) -> Mapping[int, float]:
+        """The shortest of a few runs on each number of cores, after one on each block, so that threads have started.
+
+        Empty for inputs that cannot be random, or that the model refuses.
+        """
+        with suppress(IoschedError):
             inputs = random_inputs(model.graph.inputs)
             for executor in self.on.values():
                 executor.run(inputs)
+            own = {len(block): executor for block, executor in self.on.items() if block != self.pool.shared}
+            rounds = [
+                {size: executor.time(inputs, 1)[0] / 1e6 for size, executor in own.items()} for _ in range(_ROUNDS)
+            ]
+            return {size: min(each[size] for each in rounds) for size in own}
+        return {}
 
     def close(self) -> None:
         for executor in self.on.values():

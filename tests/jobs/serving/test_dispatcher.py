@@ -130,12 +130,13 @@ def test_waiting_requests_are_dropped_and_running_ones_are_not(events: list[str]
     assert checked.arrive(MODELS[taken % 3]) in checked.running
 
 
-def test_a_request_alone_gets_all_cores_and_two_at_a_time_share_them() -> None:
+def test_under_low_load_each_request_gets_all_cores_in_turn() -> None:
     dispatcher = Dispatcher(4)
     assert dispatcher.arrived(1, "a", 0.0) == [Start(1, (0, 1, 2, 3))]
     assert dispatcher.arrived(2, "a", 0.0) == []
     assert dispatcher.arrived(3, "b", 0.0) == []
-    assert dispatcher.ended(1, 0.1) == [Start(2, (0, 1)), Start(3, (2, 3))]
+    assert dispatcher.ended(1, 0.1) == [Start(2, (0, 1, 2, 3))]
+    assert dispatcher.ended(2, 0.2) == [Start(3, (0, 1, 2, 3))]
 
 
 def test_under_load_a_request_gets_fewer_cores() -> None:
@@ -162,23 +163,29 @@ def test_under_load_a_request_gets_fewer_cores() -> None:
 
 
 def test_more_cores_that_make_no_run_shorter_are_left_to_others() -> None:
-    def last_sizes(policy: ServingPolicy, run_s: dict[int, float]) -> list[int]:
-        dispatcher, sizes = Dispatcher(2, policy), list[int]()
-        dispatcher.arrived("other", "other", 0.0)
-        dispatcher.arrived("first", "a", 0.0)
-        dispatcher.arrived("second", "a", 0.0)
-        dispatcher.ended("other", 1.0)  # both run on one core
-        dispatcher.ended("first", 1.0 + run_s[1])
-        dispatcher.ended("second", 1.0 + run_s[1])
-        for number in range(3, 103):
-            (start,) = dispatcher.arrived(number, "a", number * 10.0)
-            sizes.append(len(start.block))
-            dispatcher.ended(number, number * 10.0 + run_s[sizes[-1]])
-        return sizes[-70:]
+    def first_size(policy: ServingPolicy, run_s: dict[int, float]) -> int:
+        dispatcher = Dispatcher(4, policy)
+        dispatcher.opened("a", run_s)
+        (start,) = dispatcher.arrived(1, "a", 0.0)
+        return len(start.block)
 
-    assert set(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.06})) == {2}
-    assert Counter(last_sizes(ServingPolicy(), {1: 0.1, 2: 0.095})) == {1: 69, 2: 1}  # it is tried again
-    assert set(last_sizes(ServingPolicy({"a": ModelPolicy(((1.0, 2),))}), {1: 0.1, 2: 0.2})) == {2}
+    assert first_size(ServingPolicy(), {}) == 4
+    assert first_size(ServingPolicy(), {1: 0.1, 2: 0.06, 4: 0.04}) == 4
+    assert first_size(ServingPolicy(), {1: 0.1, 2: 0.06, 4: 0.058}) == 2
+    assert first_size(ServingPolicy(), {1: 0.1, 2: 0.095, 4: 0.2}) == 1
+    assert first_size(ServingPolicy({"a": ModelPolicy(((1.0, 2),))}), {1: 0.1, 2: 0.2}) == 2
+
+
+def test_a_model_that_takes_the_place_of_another_has_times_of_its_own() -> None:
+    dispatcher = Dispatcher(1)
+    dispatcher.opened("a", {1: 5.0})
+    dispatcher.arrived("long", "a", 0.0)
+    assert dispatcher.load == 2.5  # 5 core seconds of 2 seconds
+    dispatcher.ended("long", 5.0)
+    dispatcher.opened("a", {1: 0.2})
+    dispatcher.load = 0.0
+    dispatcher.arrived("short", "a", 5.0)
+    assert dispatcher.load == pytest.approx(0.1)
 
 
 def test_cores_by_load_are_those_of_the_policy() -> None:

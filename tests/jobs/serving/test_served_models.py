@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -35,7 +36,9 @@ def optimized(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(optimized: Path) -> Iterator[ServedModels]:
-    policy = iosched.ServingPolicy({"a": iosched.ModelPolicy(most_waiting=2)})
+    all_cores = ((math.inf, 2),)
+    models = {"a": iosched.ModelPolicy(all_cores, most_waiting=2), "b": iosched.ModelPolicy(all_cores)}
+    policy = iosched.ServingPolicy(models)
     with iosched.serve_together({"a": optimized, "b": data(chain())}, policy, threads=2) as served:
         yield served
 
@@ -115,6 +118,14 @@ def test_a_file_for_several_batch_sizes_is_served_at_each(tmp_path: Path) -> Non
         for x in images.values():
             expected = run(data(branches(len(x))), {"x": x})["y"]
             np.testing.assert_allclose(served.run("a", {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_runs_of_a_model_are_measured_on_each_number_of_cores_when_it_is_opened(optimized: Path) -> None:
+    with iosched.serve_together({"a": optimized, "b": data(chain())}, threads=2) as served:
+        for name in "ab":
+            times = served._pool._dispatcher._times_of(name)
+            assert times.run_s.keys() == {1, 2}
+            assert times.work_s == min(times.run_s[1], 2 * times.run_s[2])
 
 
 @pytest.mark.parametrize(
