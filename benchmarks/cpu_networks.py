@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 import onnx
 from cpu_models import cpu_model, short_name
-from testbed import RESULTS, known_results, origin, read_options, write_results
+from testbed import RESULTS, origin, read_options, resumed_results, write_results
 
 from iosched import DeviceError, IoschedError, Model, Schedule, ScheduleDocument, TensorSpec
 from iosched.jobs.open_model import opened
@@ -271,11 +271,8 @@ class Results:
     """The results file: entries of networks at batch size 1 in "networks", of others in "batches" by their size."""
 
     def __init__(self, options: Namespace) -> None:
-        """Reads what is there."""
-        self._options, self._content = options, known_results(options.output)
-        where = {key: self._content[key] for key in ("machine", "versions") if key in self._content}
-        for name, entry in self._of(1).items():
-            self._of(1)[name] = {**where, **entry}
+        """Reads what is there; ends if another product, machine or library measured it."""
+        self._options, self._content = options, resumed_results(options.output)
 
     def entry(self, case: Case) -> dict[str, Any] | None:
         """What is known of a case."""

@@ -6,13 +6,15 @@
 Networks are optimized first. Each set of models gets Poisson arrivals with rates that need equal times of each alone.
 The capacity of a set is the highest load at which the best baseline keeps the p99 of all models below five times their
 latency alone, found by bisection. Points are shares of it. All alternatives get the same requests in segments in turn.
-Each seed has its part of a point's requests; what the results file has is not measured again.
+Each seed has its part of a point's requests; what the results file has is not measured again. To measure a point with
+more requests, take other seeds: its ratios are of the seeds with the most requests.
 
 SIMULATED: policies on 8 and 16 cores, by the dispatcher of iosched and latencies that are measured on one core and on
 all, and extended to more by Amdahl's law. Requests do not share cores.
 
 Options:
     --folder: optimized networks, made where they are missing
+    --first-seed: those that follow are used too, `--seeds` in all
     --sets: comma-separated sets of indices of networks, such as 03,12,0123
     --shares: points, as shares of the capacity
     --requests: of all models at a point, but at least 400 of each
@@ -72,6 +74,7 @@ def main() -> None:
         sets=("03", "12", "0123"),
         folder=Path("build"),
         seeds=5,
+        first_seed=1,
         shares=SHARES,
         requests=2000,
         baselines=(),
@@ -84,7 +87,7 @@ def main() -> None:
         chosen = {short_name(name): load_model(optimized(name, options.folder)) for name in networks}
         measured(indices, chosen, found, options)
         found["simulated"][indices] = simulated(chosen, found["sets"][indices])
-        write_results(options, found, seeds={"inputs": 0, "arrivals": options.seeds}, goes_on=True)
+        write_results(options, found, seeds={"inputs": 0, "arrivals": options.first_seed}, goes_on=True)
     for indices, each in found["sets"].items():
         print(f"\n{', '.join(each['lone_us'])}: capacity {each['load']:.2f} times one model alone")
         print_table(*table(found["points"], indices))
@@ -110,7 +113,7 @@ def measured(indices: str, models: Mapping[str, Model], found: Results, options:
         found["sets"][indices] = capacity(models, options.capacity_requests)
     of_set = found["sets"][indices]
     done = {(each["set"], each["share"], each["seed"]) for each in found["points"]}
-    for seed in range(1, options.seeds + 1):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for share in options.shares:
             if (indices, share, seed) not in done:
                 rates = rates_of(of_set["lone_us"], share * of_set["load"])
@@ -200,16 +203,19 @@ def _rounded(latency_us: float) -> int | None:
     return None if math.isinf(latency_us) else round(latency_us)
 
 
-def table(points: Sequence[Results], indices: str) -> Table:
-    """Quantiles of all seeds of each point, model and alternative."""
+def table(points: Sequence[Results], indices: str, shares: str = "") -> Table:
+    """Quantiles of all seeds of each point, model and alternative.
+
+    Args:
+        shares: those of the capacity that rows are for, separated by spaces; all by default.
+    """
     rows = []
-    own = [each for each in points if each["set"] == indices]
-    for share in sorted({each["share"] for each in own}):
-        seeds = [each for each in own if each["share"] == share]
+    for share, seeds in _by_share(points, indices, shares).items():
         for model in seeds[0]["rates"]:
-            for name in seeds[0]["latencies_us"]:
+            for name in dict.fromkeys(name for each in seeds for name in each["latencies_us"]):
+                having = [each for each in seeds if name in each["latencies_us"]]
                 latencies_us = [
-                    math.inf if us is None else us for each in seeds for us in each["latencies_us"][name][model]
+                    math.inf if us is None else us for each in having for us in each["latencies_us"][name][model]
                 ]
                 in_time = sum(us <= seeds[0]["deadlines_us"][model] for us in latencies_us) / len(latencies_us)
                 ends = [quantile_under_load(latencies_us, part) for part in (0.5, 0.9, 0.99)]
@@ -220,15 +226,16 @@ def table(points: Sequence[Results], indices: str) -> Table:
 def ratio_table(points: Sequence[Results], indices: str, shares: str = "") -> Table:
     """p99 of iosched over that of the best baseline of each model and point: the median of the seeds, and their range.
 
-    The range of five seeds contains the median with a probability of 94 %.
+    The range of five seeds contains the median with a probability of 94 %. If a point was measured again with more
+    requests, only those seeds count.
 
     Args:
-        shares: those of the capacity that rows are for, separated by spaces; all by default.
+        shares: as in `table`.
     """
     rows = []
-    own = [each for each in points if each["set"] == indices]
-    for share in map(float, shares.split()) if shares else sorted({each["share"] for each in own}):
-        seeds = [each for each in own if each["share"] == share]
+    for share, all_seeds in _by_share(points, indices, shares).items():
+        longest_s = max(each["seconds"] for each in all_seeds)
+        seeds = [each for each in all_seeds if each["seconds"] > 0.9 * longest_s]
         for model in seeds[0]["rates"]:
             p99_us = {name: [_p99_us(each, name, model) for each in seeds] for name in seeds[0]["latencies_us"]}
             ours = p99_us.pop("iosched")
@@ -238,11 +245,13 @@ def ratio_table(points: Sequence[Results], indices: str, shares: str = "") -> Ta
             most = max(goodput[name] for name in p99_us)
             ratio = interval_text(median(ratios), min(ratios), max(ratios))
             ends = [f"{median(each) / 1e3:.1f} ms" for each in (ours, p99_us[best])]
+            count = sum(len(each["latencies_us"]["iosched"][model]) for each in seeds)
             in_time = f"{goodput['iosched'] / max(most, 1):.3f}"
-            rows.append((f"{share:.0%}", model, ends[0], best, ends[1], len(seeds), ratio, in_time))
+            rows.append((f"{share:.0%}", model, count, ends[0], best, ends[1], len(seeds), ratio, in_time))
     headers = [
         "capacity",
         "model",
+        "requests",
         "p99",
         "best other way",
         "its p99",
@@ -251,6 +260,13 @@ def ratio_table(points: Sequence[Results], indices: str, shares: str = "") -> Ta
         "in time over the most",
     ]
     return headers, rows
+
+
+def _by_share(points: Sequence[Results], indices: str, shares: str) -> dict[float, list[Results]]:
+    """The points of a set; `shares` as in `table`."""
+    own = [each for each in points if each["set"] == indices]
+    chosen = [*map(float, shares.split())] or sorted({each["share"] for each in own})
+    return {share: [each for each in own if each["share"] == share] for share in chosen}
 
 
 def _p99_us(point: Results, name: str, model: str) -> float:
@@ -321,7 +337,8 @@ def simulate(
     )
 
     for name, of_model in latency_us.items():
-        dispatcher.opened(name, {count: each_us / 1e6 for count, each_us in of_model.items()})
+        sizes = policy.of(name).sizes(cores)
+        dispatcher.opened(name, {count: each_us / 1e6 for count, each_us in of_model.items() if count in sizes})
 
     def start(starts: Sequence[Start], now_s: float) -> None:
         for each in starts:

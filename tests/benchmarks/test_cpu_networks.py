@@ -77,13 +77,13 @@ def test_an_endless_search_ends(call: Callable[[Scripted], list[str]]) -> None:
     assert call(scripted)[0] == "7 rounds"
 
 
-def test_entries_of_earlier_versions_stay_until_they_are_measured(
-    networks: ModuleType, call: Callable[[Scripted], list[str]], tmp_path: Path
+def test_results_of_another_product_are_not_continued(
+    call: Callable[[Scripted], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = {"samples_us": {"onnxruntime": [1.0] * 30}}
-    known = {"versions": {"onnxruntime": "1.0"}, "networks": {"squeezenet": old, "googlenet": old}}
-    (tmp_path / "r.json").write_text(json.dumps(known))
-    assert call(Scripted(search_s=1))[0] == "search 1"
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert found["networks"]["googlenet"] == {**old, "versions": {"onnxruntime": "1.0"}}
-    assert found["versions"]["onnxruntime"] != "1.0"
+    scripted = Scripted(search_s=120)
+    call(scripted)
+    known = json.loads((tmp_path / "r.json").read_text())
+    (tmp_path / "r.json").write_text(json.dumps({**known, "digest": "another"}))
+    with pytest.raises(SystemExit):
+        call(scripted)
+    assert "another product" in capsys.readouterr().err

@@ -114,7 +114,8 @@ def test_points_resume_and_are_pooled_over_seeds(
 ) -> None:
     monkeypatch.setattr(serving_load, "LEAST_REQUESTS", 80)
     found: dict[str, Any] = {"sets": {}, "points": [], "simulated": {}}
-    options = type("Options", (), {"seeds": 2, "requests": 80, "capacity_requests": 40, "output": tmp_path / "r.json"})
+    numbers = {"seeds": 2, "first_seed": 1, "requests": 80, "capacity_requests": 40}
+    options = type("Options", (), {**numbers, "baselines": (), "output": tmp_path / "r.json"})
     options.shares = serving_load.SHARES  # type: ignore[attr-defined]
     options.command = ["python"]  # type: ignore[attr-defined]
     serving_load.measured("01", chains(2), found, options)
@@ -127,6 +128,13 @@ def test_points_resume_and_are_pooled_over_seeds(
     assert len(queues) == tests
     serving_load.measured("01", chains(2), found, options)
     assert len(queues) == tests + 1
+    options.first_seed, options.shares = 11, (0.95,)  # type: ignore[attr-defined]
+    options.baselines = ("onnxruntime",)  # type: ignore[attr-defined]
+    serving_load.measured("01", chains(2), found, options)
+    assert [(each["seed"], [*each["latencies_us"]]) for each in found["points"][-2:]] == [
+        (seed, ["iosched", "onnxruntime"]) for seed in (11, 12)
+    ]
+    del found["points"][-2:]
     headers, rows = serving_load.table(found["points"], "01")
     assert headers[-1] == "in time"
     best = next(row for row in rows if row[:3] == ("95%", "a", "iosched"))
@@ -136,16 +144,20 @@ def test_points_resume_and_are_pooled_over_seeds(
 
 
 def test_ratios_are_to_the_best_baseline_of_each_model(serving_load: ModuleType) -> None:
-    def point(seed: int, ours_us: int) -> dict[str, Any]:
+    def point(seed: int, ours_us: int, **more: Any) -> dict[str, Any]:
         latencies_us = {"iosched": ours_us, "onnxruntime": 400, "openvino-streams": 200, "onnxruntime-divided": None}
         return {
             "set": "01", "share": 0.7, "seed": seed, "rates": {"a": 5.0}, "deadlines_us": {"a": 250.0},
-            "latencies_us": {name: {"a": [us] * 10} for name, us in latencies_us.items()},
+            "latencies_us": {name: {"a": [us] * 10} for name, us in latencies_us.items()}, "seconds": 9.0, **more,
         }  # fmt: skip
 
-    _, rows = serving_load.ratio_table([point(1, 100), point(2, 180), point(3, 300), {**point(4, 1), "set": "2"}], "01")
-    found = ("70%", "a", "0.2 ms", "openvino-streams", "0.2 ms", 3, "0.90 (0.50 to 1.50)", "0.667")
-    assert rows == [found]
+    points = [point(1, 100), point(2, 180), point(3, 300), point(4, 1, set="2"), point(5, 1, seconds=3.0)]
+    _, rows = serving_load.ratio_table(points, "01")
+    found = ("70%", "a", 30, "0.2 ms", "openvino-streams", "0.2 ms", 3, "0.90 (0.50 to 1.50)", "0.667")
+    assert rows == [found], "not of another set, nor of a seed with fewer requests"
+    assert serving_load.ratio_table(points, "01", "0.7")[1] == rows
+    counts = {name: count for _, _, name, count, *_ in serving_load.table(points, "01")[1]}
+    assert counts["iosched"] == 40, "of all seeds"
 
 
 def test_simulated_policies_have_a_row_for_each_model_and_load(
