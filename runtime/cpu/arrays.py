@@ -86,9 +86,10 @@ class OutputArrays:
 
     def _made(self) -> list[tuple[dict[str, np.ndarray], list[int]]]:
         offsets = list(accumulate((_padded(view.nbytes) for view in self._views), initial=0))
-        memory = aligned_empty(_AT_ONCE * offsets[-1])
+        step = max(offsets[-1], 1)  # none of the arrays may have elements
+        memory = aligned_empty(_AT_ONCE * step)
         made = []
-        for start in range(0, _AT_ONCE * max(offsets[-1], 1), max(offsets[-1], 1)):
+        for start in range(0, _AT_ONCE * step, step):
             arrays = {
                 view.buffer: np.ndarray(view.shape or (), numpy_dtype(view.dtype), memory, start + offset)
                 for view, offset in zip(self._views, offsets, strict=False)

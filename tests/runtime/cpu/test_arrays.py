@@ -57,3 +57,11 @@ def test_outputs_are_new_and_apart(shape: tuple[int, ...]) -> None:
 
 def test_a_model_may_have_no_outputs_of_known_size() -> None:
     assert [OutputArrays([]).take() for _ in range(3)] == [({}, [])] * 3
+
+
+def test_all_outputs_may_be_empty() -> None:
+    outputs = OutputArrays([View("y", "float32", (3, 0, 5), nbytes=0)])
+    for _ in range(40):
+        arrays, addresses = outputs.take()
+        assert arrays["y"].shape == (3, 0, 5)
+        assert len(addresses) == 1
