@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from testbed import RESULTS, Table, in_turn, keep_results, known_results, ratio_text, read_options
+from testbed import RESULTS, Table, in_turn, keep_results, ratio_text, read_options, resumed_results
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, Strategy, load_model, open_executor
 from iosched.jobs.optimize import optimize
@@ -148,7 +148,7 @@ def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def main() -> None:
     options = read_options(__file__, None, {"names": []}, length=128, batch=1)
-    cases = known_results(OUT).get("cases", {})
+    cases = resumed_results(OUT).get("cases", {})
     for name in options.names:
         key = f"{name},{options.length},{options.batch}"
         cases[key] = measure(name, options.length, options.batch)

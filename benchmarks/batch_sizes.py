@@ -37,10 +37,10 @@ from testbed import (
     Table,
     in_turn,
     keep_results,
-    known_results,
     markdown_table,
     ratio_text,
     read_options,
+    resumed_results,
 )
 
 from iosched import BatchSchedules, LoadedBatches, Model, OptimizeSettings, ScheduleDocument, open_executor
@@ -272,7 +272,7 @@ def main() -> None:
         __file__, None, {"names": []}, others=others, minutes=9.0, work=Path("build/batch-sizes"), memory=False
     )
     deadline = time.monotonic() + 60 * options.minutes
-    known = known_results(OUT)
+    known = resumed_results(OUT)
     results = {part: known.get(part, {}) for part in ("networks", "memory")}
     part = results["memory" if options.memory else "networks"]
     for name in options.names:

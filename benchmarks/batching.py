@@ -44,7 +44,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from testbed import RESULTS, interval_text, known_results, print_table, read_options, write_results
+from testbed import RESULTS, interval_text, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, load_model
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch
@@ -93,7 +93,7 @@ def main() -> None:
 
 def measured(options: Namespace) -> None:
     deadline = time.monotonic() + 60 * options.minutes
-    known = known_results(options.output)
+    known = resumed_results(options.output)
     cases: dict[str, dict[str, Any]] = known.get("cases", {})
     asked = [(family, int(count)) for family in options.families for count in options.counts]
     missing = [(family, count) for family, count in asked if is_missing(cases.get(title(family, count)))]
@@ -246,7 +246,7 @@ def ratio_text(ratio: tuple[float, float, float]) -> str:
 
 
 def on_paper(options: Namespace) -> None:
-    known = known_results(options.output)
+    known = resumed_results(options.output)
     batches: dict[str, dict[str, PolicyResult]] = known.get("batches", {})
     for first in range(0, options.models, options.together):
         seeds = range(first, min(first + options.together, options.models))

@@ -34,9 +34,9 @@ from testbed import (
     YARDSTICK,
     Table,
     chart,
-    known_results,
     print_table,
     read_options,
+    resumed_results,
     write_results,
     zoo_model,
 )
@@ -61,7 +61,7 @@ ROUNDS = 9
 
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(__file__, words, networks=("squeezenet", "inception_v3", "randwire", "nasnet_a"), **OUTPUTS)
-    earlier = known_results(options.output)
+    earlier = resumed_results(options.output)
     bandwidth = earlier.get("bandwidth_bytes_per_us") or bandwidths()
     networks = earlier.get("networks", {})
     for name in options.networks:

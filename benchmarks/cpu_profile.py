@@ -21,7 +21,7 @@ from typing import Any
 from children import REST_SECONDS, Child, serve
 from cpu_models import cpu_model, short_name
 from cpu_profilers import LIBRARIES
-from testbed import known_results, read_options, write_results
+from testbed import read_options, resumed_results, write_results
 
 from iosched.runtime.cores import cpu_count
 
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> None:
         serve(LIBRARIES[library](cpu_model(name), int(threads)))
         return
     options = read_options(__file__, words, {"models": {"nargs": "+"}}, rounds=5, output=Path)
-    found = known_results(options.output).get("models", {})
+    found = resumed_results(options.output).get("models", {})
     for name in options.models:
         found[short_name(name)] = profiled(name, options.rounds)
         write_results(options, {"models": found}, goes_on=True)

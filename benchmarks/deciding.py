@@ -38,7 +38,7 @@ SEARCH_S = 80.0
 REST_S = 0.05
 """How long a way waits for its turn: behind onnxruntime, whose threads spin, 60 to 90 ms, behind others 10."""
 
-SLOWER = {"session": 0.97, "sequential": 0.96, "greedy": 0.85}
+SLOWER = {"session": 0.97, "sequential": 0.96, "lanes": 0.95, "by_image": 0.9, "greedy": 0.85}
 """How fast the others of ours are, over the schedule found."""
 
 OPENVINO = 0.93
@@ -132,7 +132,7 @@ def searched(
     verdicts = []
     for call in range(calls):
         searched_s = SEARCH_S if call == 0 else 0.0
-        deadline = machine.now_s + min(max(searched_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S)
+        deadline = machine.now_s + min(max(searched_s / 2, LEAST_DECIDING_S), MOST_DECIDING_S)
 
         def is_over(done: int, deadline: float = deadline) -> bool:
             return done >= LEAST_ROUNDS and machine.now_s >= deadline

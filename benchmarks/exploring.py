@@ -32,7 +32,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from testbed import RESULTS, Table, interval_text, known_results, print_table, read_options, write_results
+from testbed import RESULTS, Table, interval_text, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, OptimizeSettings, Variant, variant_of
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
         __file__, words, spaces=("mnasnet:64", "inception:64"), variants=100, threads=int, minutes=5.0, list=False,
         work=RESULTS / "exploring", output=Path,
     )  # fmt: skip
-    known = known_results(options.output)
+    known = resumed_results(options.output)
     found: dict[str, list[Observed]] = {name: [] for name in options.spaces} | known.get("spaces", {})
     left = missing({name: found[name] for name in options.spaces}, options.variants)
     if options.list:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from testbed import NAMES, Table, known_results, range_text, read_options, write_results
+from testbed import NAMES, Table, range_text, read_options, resumed_results, write_results
 
 import iosched
 from iosched.jobs.annotate import annotated
@@ -54,7 +54,7 @@ def _speedups(opening_ms: Mapping[str, Sequence[float]]) -> list[float]:
 
 def main() -> None:
     options = read_options(__file__, output=Path, networks=[*zoo.names(), "light"], rounds=7)
-    rows: list[Mapping[str, object]] = known_results(options.output).get("rows", [])
+    rows: list[Mapping[str, object]] = resumed_results(options.output).get("rows", [])
     for network in options.networks:
         for name, source in sources(network):
             for size in BATCH_SIZES if network != "light" else (None,):

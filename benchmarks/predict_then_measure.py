@@ -28,7 +28,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import NAMES, Table, compared, in_turn, known_results, print_table, read_options, write_results
+from testbed import NAMES, Table, compared, in_turn, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, Schedule, search
 from iosched.profiler.devices.cpu.device import CpuDevice
@@ -57,7 +57,7 @@ class Searched:
 def main(words: Sequence[str] | None = None) -> None:
     takes = {"models": ["zoo:squeezenet", "light_shufflenet"]}
     options = read_options(__file__, words, takes, pairs=1, gap=2.0, rounds=21, output=Path)
-    calls: list[dict[str, Any]] = known_results(options.output).get("calls", [])
+    calls: list[dict[str, Any]] = resumed_results(options.output).get("calls", [])
     for name in options.models:
         calls.append(observed(name, options))
         write_results(options, {"calls": calls}, goes_on=True)

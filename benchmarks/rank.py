@@ -33,7 +33,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from testbed import RESULTS, YARDSTICK, Table, in_turn, known_results, print_table, read_options, write_results
+from testbed import RESULTS, YARDSTICK, Table, in_turn, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, load_model
 from iosched.jobs.open_model import opened
@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> None:
         __file__, words, variants=60, size=64, threads=int, minutes=5.0, passes=9, work=RESULTS / "rank", output=Path
     )
     started = time.monotonic()
-    known = known_results(options.output)
+    known = resumed_results(options.output)
     variants: dict[str, Variant] = known.get("variants", {})
     options.work.mkdir(parents=True, exist_ok=True)
     bench = Bench(options.size, OptimizeSettings("cpu", options.threads, profile_db=options.work / "profile.sqlite"))

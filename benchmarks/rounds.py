@@ -30,7 +30,7 @@ from typing import Any
 
 from cpu_models import cpu_model, short_name
 from search import NOISE, Analytic, Timed, TwoLanes
-from testbed import Table, interval_text, known_results, read_options, write_results
+from testbed import Table, interval_text, read_options, resumed_results, write_results
 
 from iosched import ComputationGraph, Effort, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
@@ -194,7 +194,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _rows(path: Path) -> list[Row]:
-    return list(known_results(path).get("rows", []))
+    return list(resumed_results(path).get("rows", []))
 
 
 if __name__ == "__main__":

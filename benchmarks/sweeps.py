@@ -37,7 +37,7 @@ from cpu_models import cpu_model, model_of
 from exploring import drawn
 from onnx import helper
 from predicted import small_network
-from testbed import known_results, open_on_cpu, print_table, read_options, write_results
+from testbed import open_on_cpu, print_table, read_options, resumed_results, write_results
 
 from iosched import Model, Schedule, Stage, Strategy, load_model, search
 from iosched.models.spaces.space import PREFIX, find_space
@@ -73,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
         __file__, words, models=MODELS, rounds=31, seconds=15.0, minutes=5.0, list=False, output=Path
     )
     deadline = time.monotonic() + 60 * options.minutes
-    known = known_results(options.output)
+    known = resumed_results(options.output)
     found: dict[str, Observed] = known.get("models", {})
     left = [name for name in options.models if name not in found]
     if options.list:

@@ -267,13 +267,18 @@ def resumed_results(path: Path | None) -> dict[str, Any]:
     Ends with an error if the product, the machine or a library was another one: rows of a table share them.
     """
     found = known_results(path)
-    if found and (differing := [name for name, value in _shared(origin()).items() if _shared(found)[name] != value]):
+    if found and (
+        differing := [name for name, value in _shared(origin()).items() if _shared(found).get(name) != value]
+    ):
         print(f"{path} was measured with another {', '.join(differing)}: write to another file", file=sys.stderr)
         raise SystemExit(2)
     return found
 
 
 def _shared(content: Mapping[str, Any]) -> dict[str, object]:
+    """What all rows of a file have in common; nothing known of a file without provenance."""
+    if "provenance" not in content:
+        return {}
     whole = content["provenance"]
     libraries = {name: version for name, version in whole["versions"].items() if name not in ("iosched", "commit")}
     machine = whole["machine"]

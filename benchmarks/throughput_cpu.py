@@ -17,7 +17,17 @@ from typing import Any
 
 from cpu_models import cpu_model
 from cpu_table import ratio
-from testbed import NAMES, RESULTS, Openers, Table, known_results, open_on_cpu, ratio_text, read_options, write_results
+from testbed import (
+    NAMES,
+    RESULTS,
+    Openers,
+    Table,
+    open_on_cpu,
+    ratio_text,
+    read_options,
+    resumed_results,
+    write_results,
+)
 
 from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices
@@ -41,7 +51,7 @@ def main() -> None:
     """Measures every model at every batch size, and writes what was found after each."""
     output, takes = RESULTS / "throughput-cpu.json", {"models": {"nargs": "+"}}
     asked = read_options(__file__, None, takes, batch_sizes=(1, 8, 32), seconds=60.0, rounds=9, output=output)
-    rows = known_results(asked.output).get("rows", [])
+    rows = resumed_results(asked.output).get("rows", [])
     for text in asked.models:
         for batch in asked.batch_sizes:
             found = measured(text, batch, Budget(asked.rounds, asked.seconds))

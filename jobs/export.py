@@ -183,5 +183,5 @@ def _notes(document: ScheduleDocument) -> Iterator[str]:
         yield f"{document.library} was the fastest and had shipped. The plan runs the schedule in the file."
     elif document.shipped == "sequential":
         yield "The schedule in the file runs one operator after another, which had shipped as the fastest."
-    if document.teams is not None:
+    if document.teams is not None and document.teams.requests > 1:
         yield f"The file is for {document.teams.text}. The plan runs one request at a time, on all cores."

@@ -21,7 +21,7 @@ PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
 more, searches end, what opens slowly is left out, and the ways of each row have been compared.
 """
 
-LEAST_DECIDING_S, MOST_DECIDING_S = 3.0, 20.0
+LEAST_DECIDING_S, MOST_DECIDING_S = 8.0, 30.0
 """Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
 
 _LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
@@ -205,9 +205,9 @@ class TimeBudget:
     def deciding_s(self, search_s: float) -> float:
         """Seconds for rounds of whole models.
 
-        A quarter of the search time, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
+        Half of the search time, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
         """
-        return min(max(search_s / 4, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
+        return min(max(search_s / 2, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property
     def has_time_before_the_search(self) -> bool:

@@ -189,6 +189,9 @@ MEANINGS: dict[StrategyName, str] = {
 ONE_SESSION = "session"
 """Another way to run operators one after another, on devices that have it: all in one session."""
 
+BY_IMAGE = "by_image"
+"""Another way to run a batch on a CPU: each core runs its images one at a time."""
+
 
 def is_searched(name: str) -> TypeGuard[SearchStrategy]:
     """Whether this is the name of a search, not of a baseline."""

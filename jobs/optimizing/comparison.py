@@ -27,7 +27,7 @@ from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.cost import divided
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategies import LANES, ONE_SESSION
+from iosched.scheduler.strategies import BY_IMAGE, LANES, ONE_SESSION
 
 _log = logger(__name__)
 
@@ -43,7 +43,7 @@ ORDER_SEED = 0
 _WORDS = "the whole model with the schedule {!r}"
 """The description of a way in messages."""
 
-_UNSEARCHED = ("sequential", ONE_SESSION, LANES, "greedy")
+_UNSEARCHED = ("sequential", ONE_SESSION, BY_IMAGE, LANES, "greedy")
 """The names of ways that need no search."""
 
 
@@ -115,7 +115,7 @@ class Comparison:
         every = {
             **of_found,
             **in_turn,
-            **self._listed(),
+            **self._more(),
             "greedy": Way(divided(greedy(self.here.graph), self.here.cost)),
         }
         ways = every
@@ -142,9 +142,11 @@ class Comparison:
         compared = ComparedModels((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
-    def _listed(self) -> Mapping[str, Way]:
-        found = known_in_lanes(self.here)
-        return {} if found is None else {LANES: Way(found)}
+    def _more(self) -> Mapping[str, Way]:
+        """Ways that need no search, and that some models have."""
+        listed = known_in_lanes(self.here)
+        ways = {BY_IMAGE: self.here.by_image(), LANES: None if listed is None else Way(listed)}
+        return {name: way for name, way in ways.items() if way is not None}
 
     def _library(self) -> tuple[LibraryBaseline | None, tuple[str, ...]]:
         """A library if it computes the same as onnxruntime and time allows, else notes."""
@@ -265,8 +267,7 @@ class Comparison:
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
         n_known, least = len(trial.sessions), self.time_budget.least_rounds
-        if not self.time_budget.is_hurried:
-            least = max(least, trial.least_rounds)
+        enough = max(least, trial.least_rounds)
 
         def is_over(done: int) -> bool:
             nonlocal deadline
@@ -274,7 +275,8 @@ class Comparison:
             if self.time_budget.interrupt.came:
                 self.time_budget.ask()
                 deadline = -math.inf
-            return done >= least and time.monotonic() >= deadline
+            wanted = least if self.time_budget.left_s <= 0 else enough
+            return done >= wanted and time.monotonic() >= deadline
 
         measured_as = {name: first[texts[name]] for name in texts if texts[name] in first}
         found = until_settled(trial, take, measured_as, is_over, random.Random(ORDER_SEED))

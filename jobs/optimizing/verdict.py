@@ -22,7 +22,7 @@ from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Scope, Stage
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategies import LANES, ONE_SESSION, is_linked, runs_as_one
+from iosched.scheduler.strategies import BY_IMAGE, LANES, ONE_SESSION, is_linked, runs_as_one
 from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "nothing to schedule: the model has inputs without a fixed size, or no operators"
@@ -99,8 +99,10 @@ def measured_verdict(
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
-    # Where the library is missing, the file runs as it would have shipped without.
+    # Where the library is missing, the file runs as it would have shipped without, but not in teams.
     without = trial.chosen_without(chosen) if chosen in LIBRARIES else chosen
+    if chosen in LIBRARIES and without == BY_IMAGE:
+        without = REFERENCE
     found_name = trial.candidate if trial.candidate in compared.found else compared.found[0]
     in_file = found_name if without == REFERENCE else without
     labels = dict.fromkeys(compared.found, "iosched")
@@ -109,6 +111,7 @@ def measured_verdict(
         **dict.fromkeys(compared.found, "the schedule found"),
         "sequential": here.measuring.wording.sequential,
         ONE_SESSION: "the rewritten model in one session of onnxruntime",
+        BY_IMAGE: "one image at a time on each core",
         "greedy": "the greedy schedule",
         LANES: "the schedule by list scheduling",
         REFERENCE: "plain onnxruntime",
@@ -146,13 +149,14 @@ def measured_verdict(
         ratio=_labelled(trial.speedup(trial.fastest_baseline, trial.candidate), labels),
         verdict=trial.verdict,
         candidate=labels.get(trial.candidate, trial.candidate),
+        teams=None if (way := compared.ways.get(chosen)) is None else way.teams,
     )
 
 
 def _shipped(chosen: str, labels: Mapping[str, str]) -> Shipped:
     """A schedule that needs no search ships as "iosched", too."""
     label = labels.get(chosen, chosen)
-    return "iosched" if label in ("greedy", LANES, ONE_SESSION) else cast(Shipped, label)
+    return "iosched" if label in ("greedy", BY_IMAGE, LANES, ONE_SESSION) else cast(Shipped, label)
 
 
 def _labelled(ratio: Interval | None, labels: Mapping[str, str]) -> Interval | None:

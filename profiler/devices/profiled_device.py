@@ -203,6 +203,10 @@ class AttachedModel(OpenModel, Protocol):
         """The ways to run operators one after another on the whole device, by name, "sequential" first."""
         ...
 
+    def by_image(self) -> Way | None:
+        """The way in which each core runs whole images of the batch; None if there is none."""
+        ...
+
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Compiles the model to run this way, and places the inputs.
 
@@ -301,18 +305,20 @@ class Fp16Gain:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run a whole model: a schedule in the device's units, a suffix for unusual ways, and the number of
-    requests at a time on a GPU, if its memory suffices.
+    """One way to run a whole model: a schedule in the device's units, a suffix for unusual ways, the number of requests
+    at a time on a GPU, if its memory suffices, and the teams on a CPU, unless all cores share each stage.
     """
 
     schedule: Schedule
     how: str = ""
     requests: int = 1
+    teams: Teams | None = None
 
     @property
     def text(self) -> str:
         """Identifies how the model is run."""
-        return structure_text(self.schedule) + self.how
+        teams = "" if self.teams is None else f" in {self.teams.text}"
+        return structure_text(self.schedule) + self.how + teams
 
 
 @dataclass(frozen=True)

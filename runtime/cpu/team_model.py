@@ -78,11 +78,13 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
     return Lowering(CheckedPlan(in_teams(plans, shares, frozenset(images))), kernels)
 
 
-def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
-    """Open the divided model.
+def compile_divided(
+    backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus
+) -> tuple[CompiledModel, ...]:
+    """Compile the divided model, once for each request at a time.
 
     Args:
-        backends: of the model, with the lanes of one team; to be closed after the returned model.
+        backends: of the model, with the lanes of one team; to be closed after the returned models.
         schedule: what a team runs, in operators of the model.
         teams: how the cores share the work.
         cpus: the processors to use; the caller releases them.
@@ -93,7 +95,12 @@ def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus:
     lowering = lower_in_teams(backends, schedule, teams)
     kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
     executors = _executors(lowering, teams.requests, cpus)
-    return Requests([CompiledModel.of(executor, lowering, kernels) for executor in executors])
+    return tuple(CompiledModel.of(executor, lowering, kernels) for executor in executors)
+
+
+def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
+    """Open the divided model; see `compile_divided`."""
+    return Requests(compile_divided(backends, schedule, teams, cpus))
 
 
 def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from iosched.models.model import Model
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.teams import Teams
 
 WAYS = {"sequential": sequential, "greedy": greedy}
 
@@ -32,8 +34,11 @@ def document(model: Model, way: str = "greedy", shipped: str = "iosched", **runt
     )
 
 
-def optimized_file(path: Path, proto: onnx.ModelProto, shipped: str = "iosched") -> Path:
+def optimized_file(
+    path: Path, proto: onnx.ModelProto, shipped: str = "iosched", teams: Teams | None = None, way: str = "greedy"
+) -> Path:
     """Writes `proto` with a schedule inside."""
     model = load_model(proto.SerializeToString())
-    write_model(annotated(model, document(model, shipped=shipped)), model.weights, path)
+    made = replace(document(model, way, shipped=shipped), teams=teams)
+    write_model(annotated(model, made), model.weights, path)
     return path

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from iosched.models.batch_independence import with_batch_size
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline, open_best, open_parallel
@@ -156,8 +157,26 @@ class OpenOnCpu:
         """Each operator split over the lanes by us, or all in one onnxruntime session on all cores."""
         return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(one_session(self.graph))}
 
+    def by_image(self) -> Way | None:
+        """Each core, or each team of cores if there are fewer images, runs one image after another."""
+        batch, lanes = self.model.batch_size, self._backend.lanes
+        if min(batch, lanes) < 2 or self.asked or self._mixes_images:
+            return None
+        return Way(sequential(self.graph), teams=Teams(1, min(batch, lanes), 1))
+
+    @cached_property
+    def _mixes_images(self) -> bool:
+        try:
+            with_batch_size(self.model, 1)
+        except UsageError:
+            return True
+        return False
+
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Compiles the model for these cores; the inputs are passed to each run."""
+        if way.teams is not None:
+            candidate, _ = self.teams.ready(self.units.expanded(way.schedule), way.teams, inputs)
+            return candidate
         compiled = self._backend.compile(way.schedule)
         return Candidate(partial(compiled.time, inputs), compiled.close, partial(core_remarks, self._backend.cpus))
 
@@ -183,6 +202,8 @@ class OpenOnCpu:
         notes = (*core_remarks(self._backend.cpus), *self.cost.remarks, *self.cost.faults.notes, *self._enlarged)
         if way is None:
             return Running(len(self._backend.kernels.nodes), runtime, notes)
+        if way.teams is not None:
+            return Running(self.teams.n_kernels(self.units.expanded(way.schedule), way.teams), runtime, notes)
         n_kernels = sum(map(len, self._backend.lower(way.schedule).plan.lanes))
         return Running(n_kernels, runtime, notes, self._backend.plan_nbytes(way.schedule))
 

@@ -13,6 +13,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.native import NativeRuntime
 from iosched.runtime.cpu.plan_file import PlanAbout, PlanProgram, check_types, write_plan
 from iosched.runtime.cpu.provider import graph_digests
+from iosched.runtime.cpu.team_model import TeamBackends, compile_divided
 from iosched.runtime.plan_files import WrittenPlan, WrittenProgram
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.document import ScheduleDocument
@@ -41,7 +42,12 @@ def _program(opened: ExitStack, model: Model, document: ScheduleDocument, lanes:
     backend = opened.enter_context(closing(CpuBackend(model, lanes=lanes, units=document.units)))
     if not backend.is_supported():
         raise UsageError("onnxruntime must run this model as a whole, so there is no plan to export")
-    compiled = backend.compile(document.schedule)
+    teams = document.teams_on(lanes)
+    if teams is None or teams.requests > 1:
+        compiled = backend.compile(document.schedule)
+    else:
+        backends = opened.enter_context(closing(TeamBackends(model, teams.lanes(lanes))))
+        (compiled,) = compile_divided(backends, document.schedule, teams, backend.cpus)
     opened.callback(compiled.close)
     return PlanProgram.of(model, compiled)
 

@@ -246,6 +246,10 @@ class OpenOnGpu:
         """The sequential schedule."""
         return {"sequential": Way(sequential(self.graph))}
 
+    def by_image(self) -> Way | None:
+        """None: on a GPU, a kernel computes all images."""
+        return None
+
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """With and without barriers between stages."""
         barriers = self.settings.barriers
