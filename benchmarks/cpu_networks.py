@@ -343,6 +343,7 @@ def searched(model: Model, options: Namespace, budget_s: float, path: Path, call
         **origin(rivals=RIVALS),
         "flops": sum(operator.flops for operator in model.graph.operators),
         "shipped": result.shipped,
+        "candidate": result.candidate,
         "reason": result.reason,
         "optimal": result.optimal,
         "predicted_us": result.predicted_us,
