@@ -4,7 +4,8 @@
     python benchmarks/candidates.py --devices v100,t4,a100,h100 -o results.json
 
 On the CPU, whole models are measured interleaved after a search with the effort of `optimize`; on a simulated GPU, the
-analytic model computes them. What the results file has is not done again. `lanes` is list scheduling.
+analytic model computes them. What the results file has is not done again. `lanes` is list scheduling, `session` the
+rewritten model in one session of onnxruntime.
 
 Options:
     --rounds: samples of each schedule on the CPU
@@ -42,7 +43,7 @@ from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.measuring.statistics import Interval
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.strategies import StrategyName
+from iosched.scheduler.strategies import ONE_SESSION, StrategyName
 
 NETWORKS = ("zoo:squeezenet", "zoo:googlenet", "zoo:inception_v3", "zoo:randwire", "zoo:nasnet_a", "zoo:nasnet_a@224")
 UNSEARCHED: tuple[StrategyName, ...] = ("sequential", "greedy", "lanes")
@@ -87,40 +88,47 @@ def _latencies(
     if here is None:
         return {name: [priced(there, each).predicted_us or 0.0] for name, each in schedules.items()}
     inputs = random_inputs(model.graph.inputs)
-    openers = {name: partial(here.ready, Way(schedule), inputs) for name, schedule in schedules.items()}
+    ways = {**{name: Way(schedule) for name, schedule in schedules.items()}, **here.one_after_another()}
+    openers = {name: partial(here.ready, way, inputs) for name, way in ways.items()}
     measured = in_turn(openers, Budget(options.rounds, 120.0), here.in_turn)
     return {name: each.samples_us for name, each in measured.items()}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The latency of the schedule found, and how many times as fast it is as each that needs no search."""
-    headers = ["device", "network", "found", *(f"found over {name}" for name in UNSEARCHED), "seconds", "of lanes"]
+    names = [name for name in (*UNSEARCHED, ONE_SESSION) if all(name in row["us"] for row in rows)]
+    headers = ["device", "network", "found", *(f"found over {name}" for name in names)]
     return headers, [_row(row) for row in rows]
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
     ratios = _ratios(row)
-    seconds = (f"{row['seconds'][name]:.1f}" for name in (SEARCHED, "lanes"))
     found_ms = f"{median(row['us'][SEARCHED]) / 1e3:.2f} ms"
     is_measured = len(row["us"][SEARCHED]) > 1
     cells = (ratio_text(each) if is_measured else f"{each.value:.3f}" for each in ratios.values())
-    return [row["device"], NAMES.get(row["network"], row["network"]), found_ms, *cells, *seconds]
+    return [row["device"], NAMES.get(row["network"], row["network"]), found_ms, *cells]
 
 
 def _ratios(row: Mapping[str, Any]) -> Mapping[str, Interval]:
     """How many times as fast the schedule found is, by the name of the other one."""
     found: Mapping[str, Sequence[float]] = row["us"]
+    others = [name for name in (*UNSEARCHED, ONE_SESSION) if name in found]
     if len(found[SEARCHED]) > 1:
-        return {name: compared(found, name)[SEARCHED] for name in UNSEARCHED}
-    exact = {name: found[name][0] / found[SEARCHED][0] for name in UNSEARCHED}
+        return {name: compared(found, name)[SEARCHED] for name in others}
+    exact = {name: found[name][0] / found[SEARCHED][0] for name in others}
     return {name: Interval(value, value, value) for name, value in exact.items()}
+
+
+def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`summary` as a list for a page."""
+    return "\n".join(f"- {line}." for line in summary(rows))
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """How often each comes near the schedule found, and how often it is clearly faster, for each device."""
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [_ratios(row) for row in rows if row["device"] == device]
-        for name in UNSEARCHED:
+        for name in own[0]:
             near = sum(each[name].value <= NEAR for each in own)
             wins = sum(each[name].high < 1 for each in own)
             mean = geometric_mean([each[name].value for each in own])

@@ -31,8 +31,9 @@ BRANCHY = (
     "squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_a", "nasnet_a@224", "keras_nasnetmobile",
 )  # fmt: skip
 _SHIPS = {
-    SHIPPED: "the schedule found", "sequential": "one after another", "reference": "onnxruntime",
-    "openvino": "OpenVINO",
+    SHIPPED: "schedule found", "lanes": "list schedule", "greedy": "greedy schedule",
+    "session": "rewritten, in one session", "by_image": "one image at a time on each core",
+    "sequential": "one after another", "reference": "onnxruntime", "openvino": "OpenVINO",
 }  # fmt: skip
 _LINKS = (
     ("alignment", PLAIN, "aligned"), ("other rewriting", "aligned", "rewritten"),
@@ -58,17 +59,21 @@ def table(networks: Mapping[str, Entry]) -> Table:
 
 
 def short_table(networks: Mapping[str, Entry]) -> Table:
-    """The README's table: latencies of baselines and the schedule found, and its speedup over the faster baseline."""
-    headers = ["network", PLAIN, COLUMNS["openvino"], COLUMNS[FOUND], "speedup over the faster of the two", "ships"]
+    """The README's table: latencies of baselines and the schedule found, and speedups over the faster baseline."""
+    headers = ["network", PLAIN, COLUMNS["openvino"], COLUMNS[FOUND], "its speedup", "speedup of what ships", "ships"]
     return headers, [_short_row(name, entry) for name, entry in in_order(networks)]
 
 
 def _short_row(name: str, entry: Entry) -> list[str]:
     samples = entry["samples_us"]
     cells = [f"{median(samples[each]) / 1e3:.1f}" if each in samples else "" for each in (PLAIN, "openvino", FOUND)]
-    speedup = ratio_text(ratio(samples, better_rival(samples), FOUND))
-    ships = {SHIPPED: "schedule", "reference": PLAIN, "openvino": COLUMNS["openvino"]}
-    return [NAMES.get(name, name), *cells, speedup, ships.get(entry["shipped"], entry["shipped"])]
+    speedups = [ratio_text(ratio(samples, better_rival(samples), each)) for each in (FOUND, SHIPPED)]
+    return [NAMES.get(name, name), *cells, *speedups, _ships(entry)]
+
+
+def _ships(entry: Entry) -> str:
+    name = (entry.get("candidate") or SHIPPED) if entry["shipped"] == SHIPPED else entry["shipped"]
+    return _SHIPS.get(name, name)
 
 
 def in_order(networks: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
@@ -84,10 +89,9 @@ def _row(name: str, entry: Entry) -> list[str]:
         f"{median(samples[each]) / 1e3:.1f}{speedup_text(ratio(samples, PLAIN, each))}" if each in samples else ""
         for each in COLUMNS
     ]
-    ships = _SHIPS.get(entry["shipped"], entry["shipped"])
     shipped = ratio_text(ratio(samples, better_rival(samples), SHIPPED)) if SHIPPED in samples else ""
     plain = f"{median(samples[PLAIN]) / 1e3:.1f}"
-    return [NAMES.get(name, name), plain, *cells, ships, shipped, f"{entry['search']['seconds']:.0f} s"]
+    return [NAMES.get(name, name), plain, *cells, _ships(entry), shipped, f"{entry['search']['seconds']:.0f} s"]
 
 
 def better_rival(samples_us: Mapping[str, Sequence[float]]) -> str:
@@ -131,14 +135,18 @@ def goals(networks: Mapping[str, Entry]) -> str:
         f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
     samples_us = [networks[name]["samples_us"] for name in BRANCHY if found.get(name) is not None]
-    branchy = [list(map(truediv, each[better_rival(each)], each[SHIPPED])) for each in samples_us]
-    if branchy:
-        mean, low, high = geometric_mean(branchy)
+    if samples_us:
+        shipped, found_ones = (_mean_text(samples_us, name) for name in (SHIPPED, FOUND))
         sentences.append(
-            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches, the geometric mean of these "
-            f"speedups is {mean:.2f} ({low:.2f} to {high:.2f})."
+            f"Over {len(samples_us)} of the {len(BRANCHY)} networks with many branches, the geometric mean of these "
+            f"speedups is {shipped}, and that of the schedules found {found_ones}."
         )
     return " ".join(sentences)
+
+
+def _mean_text(networks: Sequence[Mapping[str, Sequence[float]]], name: str) -> str:
+    ratios = [list(map(truediv, samples_us[better_rival(samples_us)], samples_us[name])) for samples_us in networks]
+    return "{:.2f} ({:.2f} to {:.2f})".format(*geometric_mean(ratios))
 
 
 def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
@@ -160,7 +168,7 @@ def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
     """A sentence about networks that were measured at batch size 1 and not here."""
     found = len(dict(in_order(networks)))
     whole = len(dict(in_order(wanted)))
-    return "" if found >= whole else f" The other {whole - found} networks were not measured at this batch size."
+    return "" if found >= whole else f" {whole - found} more networks were not measured at this batch size."
 
 
 def draw(path: Path) -> None:

@@ -33,7 +33,7 @@ from iosched.profiler.measuring.statistics import quantile
 
 RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)
 SEARCH_S = 80.0
-"""What a search takes; rounds may take a quarter of it in the first call, and 3 s in later ones."""
+"""What a search takes; rounds may take half of it in the first call, up to 30 s, and 8 s in later ones."""
 
 REST_S = 0.05
 """How long a way waits for its turn: behind onnxruntime, whose threads spin, 60 to 90 ms, behind others 10."""
@@ -45,7 +45,8 @@ OPENVINO = 0.93
 """How fast the slower runtime is, over the faster one."""
 
 _SAMPLES_OF = {
-    "found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy",
+    "found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy", "lanes": "both",
+    "by_image": "aligned",
     "reference": "onnxruntime", "openvino": "openvino",
 }  # fmt: skip
 

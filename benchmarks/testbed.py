@@ -291,13 +291,28 @@ def _shared(content: Mapping[str, Any]) -> dict[str, object]:
 
 @cache
 def product_digest() -> str:
-    """SHA-256 of the code that runs and measures models; the command line is not part of it."""
+    """SHA-256 of the code that runs and measures models, without comments and docstrings or the command line."""
     found = hashlib.sha256()
     for name in MEASURING:
         folder = Path(str(import_module(f"iosched.{name}").__file__)).parent
         for path in sorted(each for each in folder.rglob("*") if each.suffix in (".py", ".cpp", ".hpp", ".json")):
-            found.update(f"{name}/{path.relative_to(folder)}\n".encode() + path.read_bytes())
+            found.update(f"{name}/{path.relative_to(folder)}\n".encode() + _code(path))
     return found.hexdigest()
+
+
+def _code(path: Path) -> bytes:
+    if path.suffix != ".py":
+        return path.read_bytes()
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree).encode()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_constant and isinstance(statement.value.value, str)
 
 
 @cache

@@ -70,9 +70,9 @@ class OptimizeResult:
         ratio: the speedup of `candidate` over the faster plain way; None if nothing was measured, or too seldom.
         verdict: "faster" if the interval of `ratio` lies above 1, "slower" if below, "equal" if it is within 2 % of 1,
             else "undecided"; None if nothing of ours was measured.
-        candidate: the best of ours: "iosched" for the schedule found, "sequential", "lanes", "greedy", "session" for the
-            rewritten model in one session of onnxruntime, or "by_image" for one image at a time on each core; None if nothing of ours was measured. On a simulated GPU
-            "lanes" if list scheduling made the schedule, else None.
+        candidate: the best of ours: "iosched" for the schedule found, "sequential", "lanes", "greedy", "session" for
+            the rewritten model in one session of onnxruntime, or "by_image" for one image at a time on each core; None
+            if nothing of ours was measured. On a simulated GPU "lanes" if list scheduling made the schedule, else None.
         rested_us: latencies after idle time by the names "iosched", "sequential", "greedy", "reference", "openvino"
             and "tensorrt".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU

@@ -13,8 +13,8 @@ def table(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("cpu_table")
 
 
-def entry(shipped: str, **samples_us: Sequence[float]) -> Mapping[str, object]:
-    return {"shipped": shipped, "samples_us": samples_us, "search": {"seconds": 1}}
+def entry(shipped: str, candidate: str | None = None, **samples_us: Sequence[float]) -> Mapping[str, object]:
+    return {"shipped": shipped, "candidate": candidate, "samples_us": samples_us, "search": {"seconds": 1}}
 
 
 def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(table: ModuleType) -> None:
@@ -31,11 +31,19 @@ def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(
     over = [row["that, over the better rival"] for row in shown]
     assert over == ["0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)", "4.00 (4.00 to 4.00)"]
     assert [row["OpenVINO"] for row in shown] == ["100.0, 2.00 (2.00 to 2.00)", "400.0, 0.50 (0.50 to 0.50)", ""]
-    assert table.short_table(networks)[1][0] == ["x", "200.0", "100.0", "200.0", "0.50 (0.50 to 0.50)", "OpenVINO"]
+    halved = "0.50 (0.50 to 0.50)"
+    assert table.short_table(networks)[1][0] == ["x", "200.0", "100.0", "200.0", halved, halved, "OpenVINO"]
     assert table.goals(networks).startswith(
         "The lowest speedup of what ships over the better of onnxruntime and OpenVINO is 0.50 (x)."
     )
     assert "below 0.97 on 1 of 3 networks: x." in table.goals(networks)
+
+
+def test_what_ships_is_the_best_of_our_schedules(table: ModuleType) -> None:
+    same = {name: [1e3] * 9 for name in ("onnxruntime", "iosched")}
+    networks = {name: entry("iosched", name, **same) for name in ("iosched", "by_image", "lanes")}
+    ships = [row[-3] for row in table.table(networks)[1]]
+    assert ships == ["schedule found", "one image at a time on each core", "list schedule"]
 
 
 def test_the_mean_over_networks_is_geometric_and_has_an_interval(table: ModuleType) -> None:

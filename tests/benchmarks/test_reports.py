@@ -38,6 +38,14 @@ def test_tables_and_numbers_are_generated(report: ModuleType, monkeypatch: pytes
     assert report.generated(new) == new
 
 
+def test_the_results_of_each_page_are_listed_with_their_origin(report: ModuleType) -> None:
+    rows = {(page, name): rest for page, name, *rest in report.files_table()[1]}
+    assert rows["README.md", "cpu_networks"] == rows["cpu-networks.md", "cpu_networks"]
+    assert [len(each) for each in rows["README.md", "cpu_networks"][:2]] == [8, 8]
+    assert ("serving.md", "serving-load") in rows
+    assert {page for page, _ in rows} <= {path.name for path in report.PAGES}
+
+
 def test_no_foreign_model_is_run_wrongly() -> None:
     models = json.loads((ROOT / "benchmarks" / "results" / "foreign-models.json").read_text())["models"]
     plans = [(row["file"], plan) for row in models for plan in row.get("plans", {}).values()]
