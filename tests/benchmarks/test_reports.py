@@ -52,3 +52,15 @@ def test_no_foreign_model_is_run_wrongly() -> None:
     assert len(plans) > 200
     differing = [(file, plan) for file, plan in plans if not plan.get("passed", True)]
     assert [file for file, plan in differing if plan.get("cause") != "rounding"] == []
+
+
+def test_comments_and_docstrings_do_not_make_another_version(
+    script: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    code = script("testbed")._code
+    texts = ('"""A."""\nx = 1\n', '"""B."""\n\nx = 1  # why\n"""C."""\n', "x = 2\n", '"""A."""\nx = "1"\n')
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
+    one, same, *others = (code(tmp_path / f"{number}.py") for number in range(len(texts)))
+    assert one == same
+    assert one not in others
