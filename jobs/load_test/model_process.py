@@ -60,7 +60,8 @@ class ModelProcess:
         Raises:
             ExecutionError: the process ends instead.
         """
-        self._manager = _Manager(ctx=get_context("spawn"))
+        # A Unix socket's path may be too long in the folder of temporary files.
+        self._manager = _Manager(("127.0.0.1", 0), ctx=get_context("spawn"))
         try:
             self._manager.start()
             with TemporaryDirectory(prefix="iosched-process-") as folder:
@@ -86,7 +87,8 @@ class ModelProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        self._manager.shutdown()
+        if hasattr(self._manager, "shutdown"):  # it has started
+            self._manager.shutdown()
 
 
 _ENDED = "the process of the model ended early"

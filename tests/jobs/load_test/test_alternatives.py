@@ -7,12 +7,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnx
 import pytest
 from small_models import chain, chains
 
-from iosched.jobs.load_test import alternatives
+from iosched.jobs.load_test import alternatives, model_process
 from iosched.jobs.load_test.alternatives import OPENERS, Served, default_settings
 from iosched.jobs.load_test.load_test import served_alone
 from iosched.jobs.load_test.model_process import ModelProcess
@@ -91,16 +92,32 @@ def test_a_process_that_ends_early_is_an_error_not_a_wait(served: dict[str, Serv
         os.kill(pid, 0)
 
 
+_PROCESS = (
+    "import os, sys, iosched\n"
+    "from iosched.jobs.load_test.model_process import ModelProcess\n"
+    "from iosched.runtime.reference import ReferenceSettings\n"
+    "process = ModelProcess(iosched.load_model(sys.argv[1]), ReferenceSettings())\n"
+)
+
+
+def test_a_process_starts_where_temporary_files_have_long_paths(tmp_path: Path) -> None:
+    onnx.save(chain(), tmp_path / "m.onnx")
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    words = [sys.executable, "-c", _PROCESS + "process.close()", str(tmp_path / "m.onnx")]
+    subprocess.run(words, env={**os.environ, "TMPDIR": str(folder)}, timeout=60, check=True)
+    assert not list(folder.iterdir())
+
+
+def test_a_process_that_does_not_start_is_an_error(served: dict[str, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_process._Manager, "start", Mock(side_effect=EOFError))
+    with pytest.raises(ExecutionError, match="ended early"):
+        ModelProcess(next(iter(served.values())).model, ReferenceSettings())
+
+
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     onnx.save(chain(), tmp_path / "m.onnx")
-    code = (
-        "import os, sys, iosched\n"
-        "from iosched.jobs.load_test.model_process import ModelProcess\n"
-        "from iosched.runtime.reference import ReferenceSettings\n"
-        "process = ModelProcess(iosched.load_model(sys.argv[1]), ReferenceSettings())\n"
-        "print(process._manager._process.pid, flush=True)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
+    code = _PROCESS + "print(process._manager._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     words = [sys.executable, "-c", code, str(tmp_path / "m.onnx")]
     # the process inherits stdout, which is read until it has ended too
     done = subprocess.run(words, stdout=subprocess.PIPE, timeout=60, check=False)
