@@ -1,14 +1,17 @@
-"""Whether the compiled executor of one compiler is as fast as that of another, on this machine's CPU.
+"""Whether one build of the compiled executor is as fast as another, on this machine's CPU.
 
-    python benchmarks/executor_builds.py g++=A/_executor.so zig=B/_executor.so [--rounds 101] [-o F.json]
+    python benchmarks/executor_builds.py g++=A/_executor.so zig=B/_executor.so [--models zoo:squeezenet,pairs]
+                                         [--background-load N] [--rounds 101] [-o F.json]
 
-Each library runs the same two models under their greedy schedules, in turn, A B A B, in one process: SqueezeNet, where
-nearly all of the time is onnxruntime's, and a chain of pairs of tiny operators, where much of it is the executor's own:
-in each of its stages one core waits for the other. A sample is the median of a few runs. The first library is loaded
-twice, and its second row says how far the same thing differs from itself.
+Each library runs the same models under their greedy schedules, interleaved, A B A B, in one process. In SqueezeNet
+nearly all of the time is onnxruntime's. In `pairs`, a chain of pairs of tiny operators, much of it is the executor's:
+one core waits for the other in each stage. A sample is the median of a few runs. The first library is loaded twice, and
+its second row shows how far it differs from itself.
 
 Options:
     builds: libraries made of runtime/cpu/executor.cpp
+    --models: `pairs`, or a name of cpu_models.py
+    --background-load: other processes that keep a core busy meanwhile
     --output: raw results as JSON
 """
 
@@ -25,11 +28,12 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
-from cpu_models import model_of
+from cpu_models import cpu_model, model_of, short_name
 from onnx.helper import make_node
-from testbed import print_table, ratio_text, read_options, write_results, zoo_model
+from testbed import print_table, ratio_text, read_options, write_results
 
 from iosched import Model, load_model
+from iosched.jobs.bench import busy_processes
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.profiler.measuring.statistics import Measurement
@@ -39,26 +43,30 @@ from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.baselines import greedy
 
+MODELS = ("zoo:squeezenet", "pairs")
 PAIRS = 100  # stages of two operators each
 RUNS = 20  # in a sample
 HEADERS = ("model", "library", "median us", "times as fast as the first", "95 % interval")
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    options = read_options(__file__, words, {"builds": {"nargs": "+"}}, rounds=101, output=Path)
+    options = read_options(
+        __file__, words, {"builds": {"nargs": "+"}}, models=MODELS, background_load=0, rounds=101, output=Path
+    )
     os.environ[SHARE_VARIABLE] = "1"  # all take the same cores, in turn
     files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.builds)}
     first = next(iter(files))
     with tempfile.TemporaryDirectory() as folder:
         again = shutil.copy(files[first], Path(folder) / "again.so")
         loaded = {name: load(file) for name, file in {**files, f"{first} again": again}.items()}
-    models = {"squeezenet": zoo_model("squeezenet"), "pairs": pairs_model()}
-    measured = {name: measure(model, loaded, options.rounds) for name, model in models.items()}
+    models = {short_name(name): pairs_model() if name == "pairs" else cpu_model(name) for name in options.models}
+    with busy_processes(options.background_load):
+        measured = {name: measure(model, loaded, options.rounds) for name, model in models.items()}
     print_table(HEADERS, [row for name, found in measured.items() for row in rows(name, found)])
     samples = {}
     for name, found in measured.items():
         samples[name] = {each: [round(us, 2) for us in found[each].samples_us] for each in found}
-    write_results(options, {"samples_us": samples})
+    write_results(options, {"background_load": options.background_load, "samples_us": samples})
 
 
 def load(file: Path) -> ctypes.CDLL:

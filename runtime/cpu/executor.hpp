@@ -32,6 +32,12 @@ struct Task {
   bool spans_lanes() const { return kernel != nullptr && kernel->spans_lanes(); }
 };
 
+// The right to run a lane's next task, and its index.
+struct alignas(64) Turn {
+  std::mutex mutex;
+  size_t next = 0;
+};
+
 struct Bytes {
   char* data;
   size_t nbytes;
@@ -119,27 +125,15 @@ struct Executor final : Job {
 
   int cpu(size_t lane) const override { return cpus[lane]; }
   bool parks_after(size_t lane) const override { return shares_cores() || leaves_core[lane]; }
+  bool completes_on_caller() const override { return steals; }
   bool shares_cores() const { return spins == 0; }
 
   void run_lane(size_t lane) override {
-    uint32_t done = 0;
-    double* span = spans == nullptr ? nullptr : spans + 2 * tasks_before(lane);
-    for (Task& task : lanes[lane]) {
-      for (const Wait& wait : task.waits) {
-        if (wait.leaves_core) {
-          progress[wait.lane].wait_elsewhere(wait.steps);
-        } else {
-          progress[wait.lane].wait(wait.steps, spins);
-        }
-      }
-      if (span != nullptr) *span++ = now_us() - started;
-      if (failed.load(std::memory_order_relaxed) || !execute(task, tasks_before(lane) + done)) {
-        // Lanes that wait for this one continue, see `failed`, and stop too.
-        progress[lane].publish(kAborted);
-        return;
-      }
-      if (span != nullptr) *span++ = now_us() - started;
-      progress[lane].publish(++done);
+    while (const Wait* wait = run_ready(lane)) wait_for(*wait);
+    if (lane > 0 || !steals) return;
+    for (size_t other = 1; other < lanes.size(); ++other) {
+      const Wait end{other, static_cast<uint32_t>(lanes[other].size())};
+      while (!progress[other].has_reached(end.steps)) wait_for(end);
     }
   }
 
@@ -184,8 +178,11 @@ struct Executor final : Job {
     if (needs_context) outer = runtime->outer;
     if (needs_context && outer == nullptr) throw std::runtime_error("the runtime has no outer run for its operators");
     progress = std::vector<Signal>(lanes.size());
+    turns = std::vector<Turn>(lanes.size());
     let_libraries_have_the_cores();
     spins = has_shared_core() ? 0 : static_cast<int64_t>(runtime->spins_per_us * kWaitSpinUs);
+    spins_between = 1 + static_cast<int64_t>(runtime->spins_per_us * kStealSpinUs);
+    for (size_t lane = 0; lane < lanes.size(); ++lane) steals &= !spans_lanes(lane, 0, lanes[lane].size());
   }
 
   // Lanes that share a core must not spin: the awaited one could not run.
@@ -272,8 +269,64 @@ struct Executor final : Job {
     }
   }
 
+  // Runs a lane's tasks up to one that has to wait, whose wait it returns, or to the end.
+  const Wait* run_ready(size_t lane) {
+    const std::lock_guard<std::mutex> lock(turns[lane].mutex);
+    while (turns[lane].next < lanes[lane].size()) {
+      if (const Wait* wait = pending(lane)) return wait;
+      run_next(lane);
+    }
+    return nullptr;
+  }
+
+  // Runs a task of the awaited lane if its thread does not, or of the lane that this one waits for.
+  bool steal(size_t lane) {
+    while (true) {
+      const std::unique_lock<std::mutex> lock(turns[lane].mutex, std::try_to_lock);
+      if (!lock || turns[lane].next == lanes[lane].size()) return false;
+      const Wait* wait = pending(lane);
+      if (wait == nullptr) {
+        run_next(lane);
+        return true;
+      }
+      lane = wait->lane;
+    }
+  }
+
+  // Returns early if it has run a task of another lane.
+  void wait_for(const Wait& wait) {
+    if (wait.leaves_core) return progress[wait.lane].wait_elsewhere(wait.steps);
+    if (!steals) return progress[wait.lane].wait(wait.steps, spins);
+    for (int64_t left = spins; left > 0; left -= spins_between) {
+      if (progress[wait.lane].spin(wait.steps, spins_between) || steal(wait.lane)) return;
+    }
+    progress[wait.lane].wait(wait.steps, 0);
+  }
+
+  // What the lane's next task waits for. For this and the next one, the caller has the lane's turn.
+  const Wait* pending(size_t lane) const {
+    for (const Wait& wait : lanes[lane][turns[lane].next].waits) {
+      if (!progress[wait.lane].has_reached(wait.steps)) return &wait;
+    }
+    return nullptr;
+  }
+
+  void run_next(size_t lane) {
+    size_t& next = turns[lane].next;
+    const size_t number = tasks_before(lane) + next;
+    if (spans != nullptr) spans[2 * number] = now_us() - started;
+    if (failed.load(std::memory_order_relaxed) || !execute(lanes[lane][next], number)) {
+      // Lanes that wait for this one continue, see `failed`, and stop too.
+      next = lanes[lane].size();
+      return progress[lane].publish(kAborted);
+    }
+    if (spans != nullptr) spans[2 * number + 1] = now_us() - started;
+    progress[lane].publish(static_cast<uint32_t>(++next));
+  }
+
   void run_once() {
     for (Signal& lane : progress) lane.value.store(0, std::memory_order_relaxed);
+    for (Turn& turn : turns) turn.next = 0;
     failed.store(false, std::memory_order_relaxed);
     on_all_lanes(*this);
   }
@@ -281,7 +334,7 @@ struct Executor final : Job {
   void on_all_lanes(Job& job) {
     for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->begin(&job);
     job.run_lane(0);
-    for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->finish(spins);
+    for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->finish(spins, job.completes_on_caller());
   }
 
   size_t tasks_before(size_t lane) const {
@@ -348,9 +401,11 @@ struct Executor final : Job {
   std::vector<int> cpus;
   std::vector<bool> leaves_core;  // by lane: whether a library needs the core when the lane is done
   std::vector<Signal> progress;
+  std::vector<Turn> turns;
   bool needs_context = false;
   OrtKernelContext* context = nullptr;  // of the current outer run
-  int64_t spins = 0;
+  int64_t spins = 0, spins_between = 0;
+  bool steals = true;  // whether a thread may run tasks of other lanes
   double started = 0;
   double* spans = nullptr;
   std::atomic<bool> failed{false};

@@ -19,6 +19,7 @@ namespace iosched {
 // How long to spin before parking: waking a parked thread costs tens of microseconds.
 constexpr double kWaitSpinUs = 300.0;
 constexpr double kIdleSpinUs = 100.0;
+constexpr double kStealSpinUs = 1.0;
 constexpr double kYieldUs = 50.0;
 
 inline void pause() {
@@ -54,11 +55,18 @@ struct alignas(64) Signal {
 
   static bool reached(uint32_t seen, uint32_t least) { return static_cast<int32_t>(seen - least) >= 0; }
 
-  void wait(uint32_t least, int64_t spins) {
+  bool has_reached(uint32_t least) const { return reached(value.load(std::memory_order_acquire), least); }
+
+  bool spin(uint32_t least, int64_t spins) const {
     for (int64_t i = 0; i <= spins; ++i) {
-      if (reached(value.load(std::memory_order_acquire), least)) return;
+      if (has_reached(least)) return true;
       pause();
     }
+    return false;
+  }
+
+  void wait(uint32_t least, int64_t spins) {
+    if (spin(least, spins)) return;
     sleepers.fetch_add(1, std::memory_order_seq_cst);
     for (uint32_t seen; !reached(seen = value.load(std::memory_order_seq_cst), least);) {
       syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -70,7 +78,7 @@ struct alignas(64) Signal {
   // waking this one later.
   void wait_elsewhere(uint32_t least) {
     const double stop = now_us() + kYieldUs;
-    while (!reached(value.load(std::memory_order_acquire), least)) {
+    while (!has_reached(least)) {
       if (now_us() > stop) return wait(least, 0);
       sched_yield();
     }
@@ -116,6 +124,8 @@ struct Job {
   virtual int cpu(size_t lane) const = 0;
   // Whether to leave the lane's core at once when the lane is done, since a library or another lane needs it.
   virtual bool parks_after(size_t) const { return false; }
+  // Whether all lanes are complete when the caller's is.
+  virtual bool completes_on_caller() const { return false; }
 };
 
 struct Worker {
@@ -133,13 +143,18 @@ struct Worker {
     start.publish(++runs);
   }
 
-  // Threads that are not pinned may share a core, where only one that sleeps lets the other run.
-  void finish(int64_t spins) { done.wait(runs, own_cpu.load(std::memory_order_relaxed) == sched_getcpu() ? 0 : spins); }
+  // A complete job does not need the thread, unless it has begun. Threads that are not pinned may share a core, where
+  // only one that sleeps lets the other run.
+  void finish(int64_t spins, bool complete) {
+    if (complete && claim(runs)) return;
+    done.wait(runs, own_cpu.load(std::memory_order_relaxed) == sched_getcpu() ? 0 : spins);
+  }
 
   void loop() {
     int64_t spins = idle_spins;
     for (uint32_t seen = 1;; ++seen) {
       start.wait(seen, spins);
+      if (!claim(seen)) continue;
       if (job == nullptr) return;
       if (job->cpu(lane) != cpu) {
         cpu = job->cpu(lane);
@@ -155,6 +170,12 @@ struct Worker {
     }
   }
 
+  // Whether a run is the thread's, or the caller's to give up.
+  bool claim(uint32_t run) {
+    uint32_t before = run - 1;
+    return claimed.compare_exchange_strong(before, run);
+  }
+
   const size_t lane;
   const int64_t idle_spins;
   Job* job = nullptr;
@@ -162,6 +183,7 @@ struct Worker {
   int cpu = -1;
   int caller_cpu = -1;           // when it began the last run
   std::atomic<int> own_cpu{-1};  // at the end of the last run
+  std::atomic<uint32_t> claimed{0};
   Signal start, done;
   std::thread thread;  // last: it reads the others
 };

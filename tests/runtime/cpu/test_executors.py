@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +108,49 @@ def test_lanes_meet(executor: AnyExecutor) -> None:
     with executor(plan, kernels) as ready:
         for _ in range(200):
             np.testing.assert_array_equal(ready.run({"x": X})["y"], (X + X) * (X * X))
+
+
+@needs_native
+def test_a_run_ends_while_other_threads_have_no_processor() -> None:
+    plan, kernels = diamond()
+    with NativeExecutor(plan, kernels) as ready:
+        before = _thread_ids()
+        expected = ready.run({"x": X})["y"]
+        (worker,) = _thread_ids() - before
+        with _stopped(worker):
+            found: list[np.ndarray] = []
+            _in_threads([lambda: found.extend(ready.run({"x": X})["y"] for _ in range(20))])
+        np.testing.assert_array_equal(found, [expected] * 20)
+        np.testing.assert_array_equal(ready.run({"x": X})["y"], expected)
+
+
+@contextmanager
+def _stopped(thread: int) -> Iterator[None]:
+    """Keeps a thread that sleeps in the handler of a signal."""
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    previous = libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
+    other = signal.signal(signal.SIGUSR2, lambda *_: None)  # ends the pause
+    time.sleep(0.1)  # until the thread sleeps
+    _deliver(libc, thread, signal.SIGUSR1)
+    try:
+        yield
+    finally:
+        _deliver(libc, thread, signal.SIGUSR2)
+        libc.signal(signal.SIGUSR1, ctypes.c_void_p(previous))
+        signal.signal(signal.SIGUSR2, other)
+
+
+def _deliver(libc: ctypes.CDLL, thread: int, number: int) -> None:
+    """Returns when the thread sleeps again."""
+    before = _sleeps(thread)
+    assert libc.tgkill(os.getpid(), thread, number) == 0
+    while _sleeps(thread) == before:
+        time.sleep(0.001)
+
+
+def _sleeps(thread: int) -> str:
+    return Path(f"/proc/self/task/{thread}/status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0]
 
 
 def library_between_lanes() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
@@ -502,10 +547,10 @@ def test_executors_leave_no_threads_and_no_memory_behind() -> None:
     gc.collect()  # threads of executors that other tests left behind
     for _ in range(20):
         cycle()
-    threads, memory = _threads(), _resident_nbytes()
+    threads, memory = len(_thread_ids()), _resident_nbytes()
     for _ in range(200):
         cycle()
-    assert _threads() == threads
+    assert len(_thread_ids()) == threads
     assert _resident_nbytes() - memory < 8 << 20
 
 
@@ -513,8 +558,8 @@ def _resident_nbytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def _threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
+def _thread_ids() -> set[int]:
+    return {int(each.name) for each in Path("/proc/self/task").iterdir()}
 
 
 @needs_native
