@@ -196,9 +196,6 @@ def _timed(session: Any, binding: Any, kept: object, repeats: int) -> tuple[floa
 
 ZOO = ("squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_a", "nasnet_a@224")
 KERAS = ("nasnetmobile", "inceptionresnetv2", "xception", "inceptionv3", "densenet121", "efficientnetb0", "mobilenetv2")
-BATCHED = ("squeezenet", "inception_v3", "randwire", "nasnet_a@224", *(f"keras_{name}" for name in KERAS[:-1]))
-"""The networks that are measured at batch sizes above 1."""
-
 ROUNDS = {1: 21}
 FEWER_ROUNDS = 9  # at larger batch sizes
 LEAST_SEARCH_S = 60.0
@@ -258,9 +255,7 @@ def cases(options: Namespace) -> Iterator[Case]:
         sources |= {f"keras_{name}": str(options.keras / f"keras_{name}.onnx") for name in KERAS}
     asked = options.networks if options.networks else list(sources)
     for batch_size in options.batch_sizes:
-        for name in asked:
-            if batch_size == 1 or name in BATCHED or options.networks:
-                yield Case(name, sources.get(name, name), batch_size)
+        yield from (Case(name, sources.get(name, name), batch_size) for name in asked)
 
 
 def _rounds(case: Case, options: Namespace) -> int:

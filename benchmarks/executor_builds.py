@@ -26,17 +26,18 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 from cpu_models import cpu_model, model_of, short_name
 from onnx.helper import make_node
-from testbed import print_table, ratio_text, read_options, write_results
+from testbed import NAMES, Table, print_table, ratio_text, read_options, write_results
 
 from iosched import Model, load_model
 from iosched.jobs.bench import busy_processes
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import compare, interleave
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.cpu import library, native
 from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
@@ -67,6 +68,18 @@ def main(words: Sequence[str] | None = None) -> None:
     for name, found in measured.items():
         samples[name] = {each: [round(us, 2) for us in found[each].samples_us] for each in found}
     write_results(options, {"background_load": options.background_load, "samples_us": samples})
+
+
+def load_table(*files: Mapping[str, Any]) -> Table:
+    """For each background load, the latency of the first library and the speedup of the second."""
+    headers, found = ["network"], {NAMES.get(name, name): [] for name in files[0]["samples_us"]}
+    for content in files:
+        load = content["background_load"]
+        headers += [f"{load} busy: before, ms", "speedup"]
+        for cells, samples_us in zip(found.values(), content["samples_us"].values(), strict=True):
+            first, second, *_ = map(summarize, samples_us.values())
+            cells += [f"{first.median_us / 1e3:.1f}", ratio_text(compare(first, second))]
+    return headers, [[name, *cells] for name, cells in found.items()]
 
 
 def load(file: Path) -> ctypes.CDLL:
