@@ -44,9 +44,8 @@ _LINKS = (
 Entry = Mapping[str, Any]
 
 
-def section(size: str, found: Mapping[str, Any] | None = None) -> str:
+def section(size: str, found: Mapping[str, Any]) -> str:
     """What ships at a batch size, in sentences and as a table."""
-    found = found or results("cpu_networks")
     networks = found["networks"] if size == "1" else found["batches"][size]
     missing = _missing(found["networks"], networks)
     return f"{goals(networks)}{missing}\n\n{markdown_table(*table(networks))}"

@@ -124,14 +124,18 @@ def test_a_run_ends_while_other_threads_have_no_processor() -> None:
         np.testing.assert_array_equal(ready.run({"x": X})["y"], expected)
 
 
+_SLEEPS = "voluntary_ctxt_switches"
+
+
 @contextmanager
 def _stopped(thread: int) -> Iterator[None]:
-    """Keeps a thread that sleeps in the handler of a signal."""
+    """Keeps a thread in the handler of a signal."""
     libc = ctypes.CDLL(None)
     libc.signal.restype = ctypes.c_void_p
     previous = libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
     other = signal.signal(signal.SIGUSR2, lambda *_: None)  # ends the pause
-    time.sleep(0.1)  # until the thread sleeps
+    while not _status(thread)["State"].startswith("S"):
+        time.sleep(0.001)
     _deliver(libc, thread, signal.SIGUSR1)
     try:
         yield
@@ -143,14 +147,15 @@ def _stopped(thread: int) -> Iterator[None]:
 
 def _deliver(libc: ctypes.CDLL, thread: int, number: int) -> None:
     """Returns when the thread sleeps again."""
-    before = _sleeps(thread)
+    before = _status(thread)[_SLEEPS]
     assert libc.tgkill(os.getpid(), thread, number) == 0
-    while _sleeps(thread) == before:
+    while _status(thread)[_SLEEPS] == before:
         time.sleep(0.001)
 
 
-def _sleeps(thread: int) -> str:
-    return Path(f"/proc/self/task/{thread}/status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0]
+def _status(thread: int) -> dict[str, str]:
+    lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return {key: value for key, _, value in (line.partition(":\t") for line in lines)}
 
 
 def library_between_lanes() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
