@@ -58,9 +58,9 @@ class CpuDevice:
         """Raises a UsageError for settings for GPUs, and a DeviceError if the precision needs a missing library."""
         refuse_for_attached_gpus(settings)
         refuse_for_simulated_gpus(settings)
-        check_precision(settings.precision)
         if settings.objective != DEFAULT_OBJECTIVE and settings.precision != DEFAULT_PRECISION:
             raise UsageError(f"--objective {settings.objective} computes in the model's own types: omit --precision")
+        check_precision(settings.precision)
 
     def open(
         self,
