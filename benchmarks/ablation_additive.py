@@ -267,28 +267,16 @@ def _cells(network: str, way: str, pairs: Sequence[Pair], slowness: float) -> li
     return [network, str(len(pairs)), *way.split(", "), *numbers, f"{min(measured):.1f} to {max(measured):.1f}"]
 
 
-def warm_table(networks: Mapping[str, Any]) -> Table:
-    """The first measurement: stages in the caches, wholes after idle."""
+def ways_table(networks: Mapping[str, Any]) -> Table:
+    """Three of the four ways to measure stages and wholes."""
     rows = []
     for name, found in networks.items():
-        ms = [schedule["measured_us"] / 1e3 for schedule in found["schedules"]]
-        numbers = (f"{found[key]:.3f}" for key in ("order_accuracy", "spearman", "measured_over_predicted"))
-        rows.append([NAMES[name], *numbers, f"{min(ms):.1f} to {max(ms):.1f}"])
-    return ["network", "order accuracy", "Spearman", "measured / predicted", "latencies ms"], rows
-
-
-def ways_table(*runs: Mapping[str, Any]) -> Table:
-    """Three of the four ways, with a number for each run."""
-    rows = []
-    for name in runs[0]:
         for way in ("in the caches, after a rest", "in the caches, in a row", "amid the model, in a row"):
-            found = [run[name]["warm_and_rested"].get(way, run[name]) for run in runs]
-            cells = [", ".join(f"{one[key]:.2f}" for one in found) for key in _SUMMARY]
+            summary = found["warm_and_rested"].get(way, found)
             base = "warm_us" if way.startswith("in the caches") else "predicted_us"
-            each = [run[name]["schedules"] for run in runs]
-            fastest = [median(min(one["samples_us"]) / one[base] for one in schedules) for schedules in each]
-            last = "" if way.endswith("rest") else ", ".join(f"{ratio:.2f}" for ratio in fastest)
-            rows.append([NAMES[name], *way.split(", "), *cells, last])
+            fastest = median(min(one["samples_us"]) / one[base] for one in found["schedules"])
+            last = "" if way.endswith("rest") else f"{fastest:.2f}"
+            rows.append([NAMES[name], *way.split(", "), *(f"{summary[key]:.2f}" for key in _SUMMARY), last])
     headers = ["network", "stages", "wholes", "order accuracy", "Spearman", "measured / predicted"]
     return [*headers, "at the profile's speed", "fastest run / predicted"], rows
 

@@ -39,8 +39,8 @@ def main(words: Sequence[str] | None = None) -> None:
     print_table(*table(map(asdict, ablate(options, _rows, _plot, options.batch_sizes))))
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: str = "8") -> Table:
-    return HEADERS[: int(columns)], [_cells(Row(**row))[: int(columns)] for row in rows]
+def table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    return HEADERS, [_cells(Row(**row)) for row in rows]
 
 
 def _rows(network: str, batch_size: int, bed: Bed) -> Iterator[Row]:

@@ -1,21 +1,30 @@
 """Tables and a chart of `cpu_networks.py` for the README and reports/cpu-networks.md, and of `cpu_sequential.py`.
 
 Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of `interleave.compare`.
-The rewrites and rows of reports/cpu-rewrites.md have medians of speedups within rounds: that machine had two speeds.
+Sequential execution in reports/cpu-rewrites.md has medians of speedups within rounds, whatever the machine's speed.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import NAMES, Table, chart, compared, markdown_table, ratio_text, results, speedup_text, within_rounds
+from testbed import (
+    NAMES,
+    Table,
+    chart,
+    interval_text,
+    markdown_table,
+    ratio_text,
+    results,
+    speedup_text,
+    within_rounds,
+)
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize
@@ -144,8 +153,15 @@ def goals(networks: Mapping[str, Entry]) -> str:
 
 
 def _mean_text(networks: Sequence[Mapping[str, Sequence[float]]], name: str) -> str:
-    ratios = [list(map(truediv, samples_us[better_rival(samples_us)], samples_us[name])) for samples_us in networks]
-    return "{:.2f} ({:.2f} to {:.2f})".format(*geometric_mean(ratios))
+    return _mean_of([_in_rounds(samples_us, better_rival(samples_us), name) for samples_us in networks])
+
+
+def _mean_of(ratios: Sequence[Sequence[float]]) -> str:
+    return interval_text(*geometric_mean(ratios))
+
+
+def _in_rounds(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> list[float]:
+    return list(map(truediv, samples_us[base], samples_us[name]))
 
 
 def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
@@ -192,45 +208,17 @@ def draw(path: Path) -> None:
         axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
 
 
-def sessions_table(models: Mapping[str, Any]) -> Table:
-    """All operators in one session, and each divided over the cores by the executor."""
-    rows, gains = [], []
-    for name, entry in models.items():
-        taken = medians_us(entry)
-        found = [compared(taken, "session")[each] for each in ("sequential", "before")]
-        gains.append([each.value for each in found])
-        rows.append([NAMES[name], *(_ms(taken[each]) for each in ("session", "sequential")), *map(ratio_text, found)])
-    mean = ["geometric mean", "", "", *(f"{statistics.geometric_mean(each):.2f}" for each in zip(*gains, strict=True))]
-    return ["network", "one session", "divided by us", "speedup", "speedup before"], [*rows, mean]
-
-
-def rewrites_table(*files: Mapping[str, Any]) -> Table:
-    """The version before the rewrites and the one after, with counts of both plans."""
-    rows = []
-    for name, entry in ((name, entry) for models in files for name, entry in models.items()):
-        taken, ways = medians_us(entry), ("before", "sequential")
-        counts = [entry["counts"][each] for each in ways]
-        cells = [_ms(taken["onnxruntime"], 2)]
-        for each in reversed(ways):
-            cells += [_ms(taken[each], 2), ratio_text(within_rounds(taken, "onnxruntime", each))]
-        both = (", ".join(str(count(each)) for each in counts) for count in (_conversions, _tasks))
-        rows.append([_title(name), *cells, *both])
-    headers = ["network", "onnxruntime ms", "now ms", "times onnxruntime", "before ms", "times onnxruntime"]
-    return [*headers, "conversions, before and now", "tasks of the longer lane, before and now"], rows
-
-
-def rows_table(*files: Mapping[str, Any]) -> Table:
-    """Rows and sums in place; "before" is the version before both, "before 2" the one with rows alone."""
-    rows = []
-    for name, entry in {name: entry for models in reversed(files) for name, entry in models.items()}.items():
-        taken, pairs = (
-            medians_us(entry),
-            (("onnxruntime", "sequential"), ("before", "before 2"), ("before 2", "sequential")),
-        )
-        cells = (_ms(taken[each], 2) for each in ("onnxruntime", "before", "sequential"))
-        rows.append([_title(name), *cells, *(ratio_text(within_rounds(taken, *pair)) for pair in pairs)])
-    headers = ["network", "onnxruntime", "before", "now", "now, over onnxruntime", "rows, over before"]
-    return [*headers, "sums in place, over rows alone"], rows
+def sequential_table(models: Mapping[str, Entry]) -> Table:
+    """The rewritten graph in one session, and each operator divided over the cores by the executor."""
+    pairs = ((PLAIN, "session"), (PLAIN, "sequential"), ("session", "sequential"))
+    medians = {_title(name): medians_us(entry) for name, entry in models.items()}
+    rows = [
+        [name, _ms(medians[name][PLAIN]), *(ratio_text(within_rounds(medians[name], *pair)) for pair in pairs), *counts]
+        for name, counts in zip(medians, map(_counts, models.values()), strict=True)
+    ]
+    means = [_mean_of([_in_rounds(each, *pair) for each in medians.values()]) for pair in pairs]
+    headers = [PLAIN, "one session", "divided", "divided over one session", "conversions", "tasks of the longer lane"]
+    return ["network", *headers], [*rows, ["geometric mean", "", *means, "", ""]]
 
 
 def medians_us(entry: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -238,16 +226,13 @@ def medians_us(entry: Mapping[str, Any]) -> dict[str, list[float]]:
     return {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
 
 
-def _conversions(counts: Mapping[str, Any]) -> int:
-    return int(counts["conversions"])
+def _counts(entry: Entry) -> list[str]:
+    counts = entry["counts"]["sequential"]
+    return [str(counts["conversions"]), str(max(counts["tasks"]))]
 
 
-def _tasks(counts: Mapping[str, Any]) -> int:
-    return max(counts["tasks"])
-
-
-def _ms(samples_us: Sequence[float], digits: int = 1) -> str:
-    return f"{median(samples_us) / 1e3:.{digits}f}"
+def _ms(samples_us: Sequence[float]) -> str:
+    return f"{median(samples_us) / 1e3:.1f}"
 
 
 def _title(name: str) -> str:

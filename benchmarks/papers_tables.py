@@ -367,7 +367,6 @@ def derived() -> dict[str, object]:
             {name: all_of["all"] for name, all_of in ours["four_convolutions"].items()}, "IOS", "sequential", "sm_share"
         ),
         "blocks": span(row["sequential_us"] / row["found_us"] for row in results("ablation-blocks")["rows"]),
-        "cpu_blocks": span(row["sequential_us"] / row["found_us"] for row in results("ablation-blocks-cpu")["rows"]),
         "speedup_at": {f"b{size}": ratio for size, ratio in speedups.items()},
         "ti": span(found["sequential"] / found["both"] for found in ours["rtx2080ti_ms"].values()),
         "lost": {name: span(lost(found["latency_us"])) for name, found in ours["matrices"].items()},
@@ -377,8 +376,7 @@ def derived() -> dict[str, object]:
         "one_operator": {name: one_operator_speedup(name) for name in ("inception_v3", "nasnet_a")},
         "resnet50": 1 - ours["resnet50_ms"]["both"] / ours["resnet50_ms"]["sequential"],
         "padding": _ratio(ours["dos"]["squeezenet"], "dos", "sequential", "giga_multiply_adds") - 1,
-        "additive": {name: order_accuracies(name) for name in ("squeezenet", "inception_v3")},
-        "additive_warm": results("ablation-additive")["networks"],
+        "additive": results("ablation-additive")["networks"],
         "eanas": dict(zip(("low", "speed_up", "high"), four_nodes, strict=True)),
         "search": span(results("cpu_networks")["networks"][name]["search"]["seconds"] for name in NETWORKS),
         "stages": {place.replace(" ", "_"): sum(counts) for place, counts in stages.items()},
@@ -398,12 +396,6 @@ def one_operator_speedup(network: str) -> float:
     rows = results("ablation-pruning")["rows"]
     (us,) = (row["latency_us"] for row in rows if (row["network"], row["r"], row["s"]) == (network, 1, 8))
     return results("papers")["v100_ms"][network]["sequential"] * 1e3 / us
-
-
-def order_accuracies(network: str) -> list[float]:
-    """The share of pairs in the right order in both runs that measured stages as the search does."""
-    files = ("ablation-additive-in-a-row-24", "ablation-additive-in-a-row")
-    return [results(file)["networks"][network]["order_accuracy"] for file in files]
 
 
 def _ratio(found: Mapping[str, Mapping[str, float]], one: str, other: str, key: str) -> float:

@@ -58,3 +58,13 @@ def test_the_gain_is_split_into_links_that_multiply(table: ModuleType) -> None:
     networks = {"x": entry("iosched", **{name: [us] * 9 for name, us in steps.items()}), "plain": entry("iosched")}
     _, rows = table.split_table(networks)
     assert [[cell.split()[0] for cell in row] for row in rows] == [["x", "1.20", "1.25", "1.33", "1.20", "2.40"]]
+
+
+def test_sequential_execution_is_compared_within_rounds_with_onnxruntime_and_one_session(table: ModuleType) -> None:
+    drifting, plan = [[100e3], [300e3], [900e3]], {"nodes": 20, "conversions": 3, "tasks": [7, 9], "waits": 4}
+    turns = {name: [[us / by for us in turn] for turn in drifting] for name, by in (("session", 2), ("sequential", 4))}
+    models = {"x": {"samples_us": {"onnxruntime": drifting, **turns}, "counts": {"sequential": plan}}}
+    headers, rows = table.sequential_table(models)
+    assert [len(row) for row in rows] == [len(headers)] * 2
+    assert rows[0] == ["x", "300.0", *(f"{by}.00 ({by}.00 to {by}.00)" for by in (2, 4, 2)), "3", "9"]
+    assert rows[1] == ["geometric mean", "", *rows[0][2:5], "", ""]
