@@ -99,28 +99,22 @@ def loaded(load: str) -> Iterator[None]:
         yield
 
 
-def table(calls: Sequence[Mapping[str, Any]], before: str, now: str) -> Table:
-    """A row of the report for each network and load: two versions next to each other."""
-    by_key = {_key(each): each for each in calls}
-    rows = []
-    for model, load in dict.fromkeys((each["model"], each["load"]) for each in calls):
-        if load == "half" or (model, load, 0, before) not in by_key:
-            continue
-        cells: list[str] = []
-        for version in (before, now):
-            call = by_key[model, load, 0, version]
-            shipped = {"iosched": "ours", "reference": "onnxruntime", "openvino": "OpenVINO"}.get(
-                call["shipped"], "ours"
-            )
-            cells += [f"{call['seconds']:.0f}", f"{call['search']['measurements']:,}", shipped]
-        ratio, measured_us = call["latency_us"]["ratio"], call["latency_us"]["measured"]
-        best = interval_text(ratio["median"], ratio["low"], ratio["high"]) if ratio else ""
-        is_found = measured_us and call.get("candidate") in (None, "iosched")
-        predicted = f"{call['latency_us']['predicted'] / measured_us:.2f}" if is_found else ""
-        busy = ", one core busy" if load == "core" else ""
-        rows.append([NAMES[model] + busy, *cells, call["verdict"], best, predicted])
-    headers = ["network", "before: s", "measurements", "ships", "now: s", "measurements", "ships"]
-    return [*headers, "verdict", "best of ours over the faster runtime", "predicted / measured"], rows
+def table(calls: Sequence[Mapping[str, Any]], version: str) -> Table:
+    """A row of the report for each network and load that has one call."""
+    once = {_key(each): each for each in calls if each["load"] != "half"}
+    headers = ["network", "s", "measurements", "ships", "verdict", "best of ours over the faster runtime"]
+    return [*headers, "predicted / measured"], [_row(each) for key, each in once.items() if key[2:] == (0, version)]
+
+
+def _row(call: Mapping[str, Any]) -> list[str]:
+    ratio, measured_us = call["latency_us"]["ratio"], call["latency_us"]["measured"]
+    shipped = {"reference": "onnxruntime", "openvino": "OpenVINO"}.get(call["shipped"], "ours")
+    best = interval_text(ratio["median"], ratio["low"], ratio["high"]) if ratio else ""
+    is_found = measured_us and call.get("candidate") in (None, "iosched")
+    predicted = f"{call['latency_us']['predicted'] / measured_us:.2f}" if is_found else ""
+    name = NAMES[call["model"]] + (", one core busy" if call["load"] == "core" else "")
+    measurements = f"{call['search']['measurements']:,}"
+    return [name, f"{call['seconds']:.0f}", measurements, shipped, call["verdict"], best, predicted]
 
 
 if __name__ == "__main__":
