@@ -260,6 +260,8 @@ def test_files_without_an_objective_are_made_for_latency(monkeypatch: pytest.Mon
     assert not {"objective", "teams"} & json.loads(older.to_json()).keys()
 
 
-def test_a_precision_that_schedules_do_not_have_is_refused_beside_the_objective() -> None:
+def test_a_precision_that_schedules_do_not_have_is_refused_with_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a missing library or instruction is, which would not help."""
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.check_precision", lambda _: pytest.fail("too early"))
     with pytest.raises(UsageError, match=r"--objective throughput .*: omit --precision"):
         optimize(small(4), OptimizeSettings(device="cpu", objective="throughput", precision="bf16"))
