@@ -1,29 +1,30 @@
-"""Latency of networks on this machine's cores, against all rivals, in calls of some minutes that go on where one ended.
+"""Latency of networks on the cores of this machine, compared with all baselines, in calls of some minutes that resume.
 
     python benchmarks/cpu_networks.py [--keras FOLDER] [--networks NAME,...] [--batch-sizes 1,8,32] [--minutes 5]
                                       [--rounds N] [--list] [-o results.json]
 
-For each network `optimize` searches and decides what to ship; then everything is measured in one process in turn,
-A B C A B C, after waiting until threads have stopped to spin, and every sample is added to the results file. What is
-there already is not measured again: call it until it says that nothing is missing. Schedules and the profile database
-lie in `results/cpu_networks/`; without them a case that was not finished begins again. FOLDER holds what
-`keras_models.py` exported; without it those networks are left out.
+For each network, `optimize` searches and decides what ships. Then all alternatives run interleaved in one process,
+A B C A B C, each after the threads have stopped spinning, and every sample is added to the results file. Nothing in
+that file is measured again: repeat the call until it reports that nothing is missing. Schedules and the profile
+database are in `results/cpu_networks/`; without them, an unfinished case starts again. FOLDER has the networks that
+`keras_models.py` exported; without it, these are omitted.
 
-    onnxruntime          its best setting of sequential and parallel mode and threads
-    onnxruntime-default  a session without any setting
-    openvino             its settings for low latency, in fp32
-    sequential           one operator after another, each over all cores
+    onnxruntime          the fastest of its sequential and parallel modes and numbers of threads
+    onnxruntime-default  a session with default settings
+    openvino             its low-latency settings, in fp32
+    sequential           one operator after another, each divided over all cores
     both                 the schedule found
-    iosched              what `optimize` ships
-    aligned, rewritten   plain onnxruntime on the model with aligned channels; with all that is rewritten for our
-                         executor. They split the gain (batch size 1 alone, as is the greedy schedule)
+    iosched              the alternative that `optimize` ships
+    aligned, rewritten   plain onnxruntime on the model with aligned channels, and with all rewrites for our executor;
+                         they divide the speedup into steps (batch size 1 only, like the greedy schedule)
 
 Options:
-    --networks: comma-separated, as the list says; all by default
-    --keras: what keras_models.py exported
-    --minutes: how long this call may take
+    --networks: comma-separated names of the list; all by default
+    --keras: exports of keras_models.py
+    --minutes: time limit of this call
+    --budget: seconds for one search and its comparison, which no later call continues; by default the call's time
     --rounds: samples of each alternative; by default fewer for larger batches
-    --list: say what is missing, and measure nothing
+    --list: print what is missing, and measure nothing
     --threads: cores to use; all by default
 """
 
@@ -226,8 +227,8 @@ class Case:
 
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
-        __file__, words, networks=(), batch_sizes=(1, 8, 32), keras=Path, minutes=5.0, rounds=int, list=False,
-        threads=int, work=RESULTS / "cpu_networks", output=RESULTS / "cpu_networks.json",
+        __file__, words, networks=(), batch_sizes=(1, 8, 32), keras=Path, minutes=5.0, budget=float, rounds=int,
+        list=False, threads=int, work=RESULTS / "cpu_networks", output=RESULTS / "cpu_networks.json",
     )  # fmt: skip
     deadline = time.monotonic() + 60 * options.minutes
     results = Results(options)
@@ -301,13 +302,15 @@ def advance(case: Case, results: Results, options: Namespace, deadline: float) -
     entry, rounds = results.entry(case), _rounds(case, options)
     model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
     known = entry if entry is not None and "command" in entry and path.exists() else None
-    if known is None or _is_cut_off(known):
+    goes_on = options.budget is None
+    if known is None or (goes_on and _is_cut_off(known)):
         left_s = (deadline - time.monotonic()) * SEARCH_SHARE
-        if left_s < LEAST_SEARCH_S:
+        if left_s < (options.budget or LEAST_SEARCH_S):
             return False
-        entry = searched(model, options, left_s, path, 1 if known is None else known["search"]["calls"] + 1)
+        calls = 1 if known is None else known["search"]["calls"] + 1
+        entry = searched(model, options, options.budget or left_s, path, calls)
         results.put(case, entry)
-        if _is_cut_off(entry):
+        if goes_on and _is_cut_off(entry):
             return False
     assert entry is not None
     document = ScheduleDocument.from_json(path.read_text(encoding="utf-8"))
