@@ -1,13 +1,12 @@
-"""Whether a schedule takes what its stages take (Ding's thesis and DOS assume it; DOS, figure 7, tests it).
+"""Compares whole schedules with the sums of their stages, as Ding's thesis and DOS assume (DOS, figure 7, tests it).
 
     python benchmarks/ablation_additive.py [--networks squeezenet,inception_v3] [--schedules 30] [--rounds 15]
                                            [-o F.json] [--plot F.svg]
 
-Random legal schedules of a network, from nearly sequential ones to nearly greedy ones: the sum of their stages'
-latencies beside the latency of the whole, all schedules in turn (A B C A B C). The order accuracy is the part of the
-pairs of schedules that the sum puts in the order in which they were measured. On the CPU, or on an attached GPU
-(`--device cuda`); there the analytic model's latencies of the same stages and schedules stand beside. On the CPU so do
-stages that find all that they touch in the caches, and wholes after a rest: the wrong things to add up and to compare.
+Random legal schedules of a network, from nearly sequential to nearly greedy, run interleaved (A B C A B C). The order
+accuracy is the share of pairs that the sums order as the whole schedules were measured. It runs on the CPU or on an
+attached GPU (`--device cuda`), where the analytic model predicts the same stages and schedules. On the CPU it also
+measures stages with warm caches and whole schedules after idle, the wrong conditions for this comparison.
 
 Options:
     --schedules: random schedules of each network

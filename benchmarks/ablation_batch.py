@@ -1,9 +1,9 @@
-"""What batch size does to the gain (thesis, figure 4.9): sequential, greedy and the schedule found.
+"""Effect of the batch size on the speedup (thesis, figure 4.9): sequential, greedy and the schedule found.
 
     python benchmarks/ablation_batch.py [--networks inception_v3] [--device v100|cpu] [--batch-sizes 1,2,4,…]
                                         [-o F.json] [--plot F.svg]
 
-The schedule is searched for each batch size. On the CPU give small batch sizes only: every one is measured again.
+Each batch size has a search of its own. On the CPU, every size is measured, so choose small ones.
 """
 
 from __future__ import annotations

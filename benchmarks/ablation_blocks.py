@@ -1,8 +1,9 @@
-"""How much faster each block of a network gets (thesis, figure 4.8): the schedule found against one after another.
+"""Speedup of each block of a network (thesis, figure 4.8): the schedule found over sequential execution.
 
     python benchmarks/ablation_blocks.py [--networks inception_v3] [--device v100|cpu] [-o F.json] [--plot F.svg]
 
-A block's latency is the sum of its stages'. Blocks that are a chain, where nothing can run side by side, are left out.
+A block's latency is the sum of its stages. Blocks that are a chain are omitted, since nothing in them can run
+concurrently.
 """
 
 from __future__ import annotations

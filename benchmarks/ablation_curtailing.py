@@ -1,14 +1,14 @@
-"""What it saves to measure a stage only until it is clearly too slow to matter (docs/measurement.md), on the CPU.
+"""Savings from measuring a stage only until it is clearly too slow (docs/measurement.md), on the CPU.
 
     python benchmarks/ablation_curtailing.py [--networks squeezenet,googlenet] [--rounds 15] [-o F.json]
 
-Each network (name it again for another pair) is searched twice with nothing known: with every stage measured in full,
-and curtailed. In the end the two schedules found are run in turn, A B A B: the ratio is of their latencies within
-rounds, with its 95 % interval, above 1 where the curtailed search found the faster one. `rough` are the stages that
-were measured no further than it took to see that they do not matter.
+Each network is searched twice with empty databases: once with every stage measured in full, once with early stops.
+Name a network again for another pair. The two schedules found then run interleaved, A B A B. The ratio is within
+rounds, with a 95 % interval; above 1, early stops found the faster schedule. `rough` counts the stages that were
+stopped early.
 
 Options:
-    --rounds: samples of each schedule in the end
+    --rounds: samples of each schedule found
 """
 
 from __future__ import annotations

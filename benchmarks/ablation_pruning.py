@@ -1,11 +1,11 @@
-"""What pruning saves and what it costs (thesis, figure 4.6): search effort and latency for limits r and s.
+"""Savings and cost of pruning (thesis, figure 4.6): search effort and latency for limits r and s.
 
     python benchmarks/ablation_pruning.py [--networks inception_v3,nasnet_a] [--device v100|cpu]
                                           [-o F.json] [--plot F.svg]
 
-For each limit: the stages that a search measuring everything would measure, the stage latencies that the lazy search
-asked for, the seconds it took, and the latency of the schedule found. On the CPU searches share one profile database,
-so that they agree on what a stage takes; the seconds then hold only what was not yet known.
+For each limit, it reports all stages of the search space, the stages that the lazy search measured, its seconds, and
+the latency of the schedule found. On the CPU, searches share one profile database so that latencies of stages agree;
+the seconds then include only stages that no earlier search measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fits the analytic model of GPUs to published latencies, and says how far it is off where it was not fitted.
+"""Fits the analytic model of GPUs to published latencies, and reports its error on latencies outside the fit.
 
 Run as `python benchmarks/analytic.py [-o FILE.json] [--plot FILE.svg]`; it takes some minutes and measures nothing.
-Published numbers and their sources are in `published.py`.
+`published.py` has the published numbers and their sources.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What scheduling and merging give on small transformers on this CPU, beside onnxruntime and its fused attention.
+"""Speedup of small transformers on this CPU by scheduling and merging, over onnxruntime and its fused attention.
 
     python benchmarks/attention.py bert_mini decoder_mini --length 128     # minutes each; adds to the results
 
-Schedules are searched with each strategy and measured in turn, also where plain onnxruntime would ship, with the model
-as it is on plain onnxruntime, and with each layer's attention as one node of onnxruntime's own (`MultiHeadAttention`).
-That node is what onnxruntime's offline tool for transformers writes; here it is put in by hand, since that tool needs
-PyTorch. Results are in results/attention.json.
+The schedule of each strategy runs interleaved with plain onnxruntime on the original model, and on the model with the
+attention of each layer as one `MultiHeadAttention` node. onnxruntime's offline tool for transformers writes that node;
+the tool needs PyTorch, so the script makes the node itself. Results are in results/attention.json.
 """
 
 from __future__ import annotations

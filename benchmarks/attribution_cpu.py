@@ -1,24 +1,24 @@
-"""Why a schedule takes longer on a CPU than its stages add up to: one experiment for each suspect.
+"""Finds why a schedule takes longer on a CPU than the sum of its stages, with one experiment per cause.
 
     python benchmarks/attribution_cpu.py [--networks small,squeezenet] [--schedules 1] [--rounds 9] [-o F.json]
 
-A few schedules (one operator after another, greedy, random ones) are measured as a chain in which one thing changes
-from each link to the next, all links within one round, so that what slows the machine between rounds cancels:
+Sequential, greedy and random schedules are measured as a chain in which each link changes one condition. Each round has
+all links, so changes of the machine's speed between rounds cancel:
 
-    alone        the sum of the stages, each in a row by itself: all that it touches is in the caches of its cores
-    handed over  the same, but before each run the cores write what it is the first to read of its inputs
-    swept        the same, and other bytes pass through the caches, about as many as the model has weights (`sweep.py`)
-    barriers     the whole in a row, every stage waiting for all of the one before
-    in a row     the whole in a row, every call waiting for what it reads alone
-    parked       the whole after a millisecond, in which the worker threads go to sleep
-    rested       the whole after waiting for quiet (`wait_until_idle`)
-    evicted      the whole right after 64 MiB were read on every core
+    alone        the sum of the stages, each in a row by itself, with all its data in the caches of its core
+    handed over  the same, but before each run the cores write the inputs that no earlier operator has read
+    swept        the same, after a cache flush of about as many bytes as the model has weights
+    barriers     the whole model in a row; every stage waits for all tasks of the previous one
+    in a row     the whole model in a row; every task waits only for its inputs
+    parked       the whole model after a millisecond, in which the worker threads go to sleep
+    rested       the whole model after idle (`wait_until_idle`)
+    evicted      the whole model right after every core has read 64 MiB
 
-The yardstick stands beside every round: how much the machine drifts. Names that begin with `light_` are the small
-models of the onnx package.
+Each round also runs the calibration kernel, which shows the drift of the machine. Names that begin with `light_` are
+the small models of the onnx package.
 
 Options:
-    --schedules: random ones, beside sequential and greedy
+    --schedules: number of random schedules
 """
 
 from __future__ import annotations

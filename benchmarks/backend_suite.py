@@ -1,4 +1,4 @@
-"""How many of ONNX's own backend cases run here as onnxruntime runs them, and why the others do not.
+"""Counts the backend test cases of ONNX that run here as in onnxruntime, with the reasons for the others.
 
 python benchmarks/backend_suite.py
 """

@@ -1,9 +1,9 @@
-"""How many barriers of our CUDA kernels the tests would miss if one were left out, each in turn.
+"""Counts the barriers of our CUDA kernels whose removal the tests would not detect.
 
     python benchmarks/barrier_mutations.py [-o benchmarks/results/barrier-mutations.json]
 
-Every kernel of `tests/support/barrier_cases.py` is run without one of its barriers by what the tests run it with:
-g++'s ThreadSanitizer, and coroutines in several orders. Needs no GPU, and measures nothing.
+Every kernel of `tests/support/barrier_cases.py` runs without one of its barriers, each in turn, by the means of the
+tests: g++'s ThreadSanitizer, and coroutines in several orders. Needs no GPU, and measures nothing.
 """
 
 from __future__ import annotations

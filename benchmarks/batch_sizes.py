@@ -1,21 +1,20 @@
-"""A file with schedules for several batch sizes, at these sizes and at others, beside onnxruntime.
+"""A file with schedules for several batch sizes, at these sizes and at others, compared with onnxruntime.
 
     python benchmarks/batch_sizes.py squeezenet inception_v3@139    # adds to results/batch-sizes.json
     python benchmarks/batch_sizes.py squeezenet --others 2,8,64     # sizes for which the file has no schedule
-    python benchmarks/batch_sizes.py --memory resnet50              # what stays in memory with each size that is open
+    python benchmarks/batch_sizes.py --memory resnet50              # memory of each open size
 
-All ways are measured in turn at each size: what the file has for the size or the nearest one ("file"), what was found
-for the smallest size ("smallest"), at sizes that the file has no schedule for what a search for this very size finds
-("own"), and plain onnxruntime. A way in which plain onnxruntime was shipped is not measured again, but counted as that.
+At each size, these run interleaved: the schedule that the file uses for the size ("file"), the one for the smallest
+size ("smallest"), for sizes without a schedule in the file the one that a search for this size finds ("own"), and plain
+onnxruntime. If plain onnxruntime shipped, it counts as that schedule and is not measured again.
 
-A call that has run for --minutes begins nothing more. The next one goes on: schedules are kept in --work, and sizes
-that were measured are in the results. A round in which other processes took too much of the cores does not count. Where
-too few rounds are left, the next call measures again. NAME@PIXELS is a network on smaller images, light_NAME one of the
-onnx package.
+A call begins nothing new after --minutes, and the next call continues: schedules are kept in --work, and measured sizes
+in the results. Rounds with interference do not count. If too few rounds remain, the next call measures again.
+NAME@PIXELS is a network on smaller images, light_NAME one of the onnx package.
 
 Options:
     --others: batch sizes besides those of the file, separated by commas
-    --minutes: how long this call may take, about
+    --minutes: approximate time limit of this call
 """
 
 from __future__ import annotations

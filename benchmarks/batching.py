@@ -1,28 +1,28 @@
-"""Several models in one file: how fast `batch` runs them, beside one after another and side by side.
+"""Several models in one file: latency of `batch`, compared with one model after another and with all concurrently.
 
     python benchmarks/batching.py [--families mnasnet-224,mnasnet-64,squeezenet,heads] [--counts 2,4,8,16] [--minutes 5]
                                   [--list] [-o F.json]
     python benchmarks/batching.py --paper [--device p100] [--models 1000] [--together 100] [--images 8] [-o F.json]
 
-The first measures on this machine (`--device cpu`). Networks of the family `mnasnet-SIZE` are sampled from a space
-around MobileNetV2, `squeezenet` has weights of its own in each model, and `heads` are one network of which the last
-layer alone differs, on one image. A family and a number of models are a case. Cases that the file of results has are
-not measured again: call it until it says that nothing is missing. What was measured of stages lies in
-`results/batching/`, and a case for which the time of a call did not suffice goes on with it in the next one.
+The first form measures on this machine (`--device cpu`). Networks of the family `mnasnet-SIZE` are sampled from a space
+around MobileNetV2. `squeezenet` is one network with other weights in each model. `heads` is one network with another
+last layer in each model, on one image. A case is a family and a number of models. Cases in the results file are not
+measured again: repeat the call until it reports that nothing is missing. Stage latencies are in `results/batching/`; an
+unfinished case continues with them in the next call.
 
-The second plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU that is
-not here: what all operators take one after another by the analytic model, kernels launched one by one, by policy and by
-type of operator, and how long planning takes. Batches that the file of results has are not planned again. With
-`--alike same` all networks are one with weights of its own each: more alike they cannot be. With `--alike frozen` all
-weights are equal but those of squeeze and excitation and of the last layer, as where adapters of one network are made.
-Beside policies stands what models take side by side, each on a stream of its own (`packed`).
-`--alike heads` runs `batch` on heads on one backbone, one image of 224 pixels.
+The second form plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU
+that is not attached: the sequential latency of all operators by the analytic model, with kernels launched one by one,
+by policy and by type of operator, and the time of planning. Batches in the results file are not planned again. With
+`--alike same`, all networks are one network with weights of its own each, the most similar case. With `--alike frozen`,
+all weights are equal except squeeze and excitation and the last layer, as for adapters of one network. Policies are
+compared with concurrent models, each on a stream of its own (`packed`). `--alike heads` runs `batch` on heads on one
+backbone, one image of 224 pixels.
 
 Options:
-    --counts: how many models
+    --counts: numbers of models
     --device: 'cpu', or a GPU to plan for with --paper; by default 'cpu' and 'p100'
-    --minutes: how long this call may take
-    --list: say what is missing, and measure nothing
+    --minutes: time limit of this call
+    --list: print what is missing, and measure nothing
     --size: pixels of an image's side, with --paper
     --alike: with --paper
     --output: raw results as JSON

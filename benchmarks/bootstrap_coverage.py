@@ -1,4 +1,4 @@
-"""Says how often the interval of `iosched diff` has the true ratio, by samples of one distribution.
+"""Coverage of the interval of `iosched diff`, for samples of one distribution.
 
 Run as `python benchmarks/bootstrap_coverage.py [--pairs N]`; it takes minutes, simulates and measures nothing. The
 samples are independent and log-normal with a standard deviation of a tenth; the true ratio of their medians is 1.

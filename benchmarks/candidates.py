@@ -1,15 +1,15 @@
-"""How near schedules that need no search come to the one that is searched, on this CPU or simulated GPUs.
+"""Compares schedules that need no search with the one that is searched, on this CPU or simulated GPUs.
 
     python benchmarks/candidates.py --devices cpu [--networks zoo:squeezenet,...] [-o results.json]
     python benchmarks/candidates.py --devices v100,t4,a100,h100 -o results.json
 
-On the CPU, whole models are measured interleaved after a search with the effort of `optimize`; on a simulated GPU, the
-analytic model computes them. What the results file has is not done again. `lanes` is list scheduling, `session` the
-rewritten model in one session of onnxruntime.
+On the CPU, whole models run interleaved after a search with the effort of `optimize`; on a simulated GPU, the analytic
+model computes their latencies. Rows in the results file are kept. `lanes` is list scheduling, `session` the rewritten
+model in one session of onnxruntime.
 
 Options:
     --rounds: samples of each schedule on the CPU
-    --seconds: how long the search of a model on the CPU may take
+    --seconds: time limit for the search of a model on the CPU
 """
 
 from __future__ import annotations

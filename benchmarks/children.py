@@ -1,7 +1,7 @@
-"""Alternatives that are measured in processes of their own, each when it is told to.
+"""Alternatives in processes of their own, each of which measures on request.
 
-Threads of onnxruntime spin for tens of milliseconds after a run, and libraries pin and size their pools for a process;
-apart, none has threads beside another's, and each can have another version of the package.
+Threads of onnxruntime spin for tens of milliseconds after a run, and libraries pin and size their thread pools per
+process. In separate processes, alternatives share no threads, and each can use its own version of the package.
 """
 
 from __future__ import annotations

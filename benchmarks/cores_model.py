@@ -1,14 +1,14 @@
-"""What stages would take on more cores than there are: the model behind `cores_simulated.py`. Nothing here is measured.
+"""Predicts stage latencies on more cores than attached: the model of `cores_simulated.py`. Measures nothing.
 
-An operator's latency on k cores comes from its measured latencies on one and on two, and from how the lowering would
-share its nodes out over k cores (blocks of channels are not cut, and small operators not at all):
+The latency of an operator on k cores follows from its measured latencies on one and on two, and from the division of
+its nodes over k cores (blocks of channels and small operators are not cut):
 
     t(k) = t(1) * part(k) * gain + wait * log2(k)
 
-where part(k) is the largest share of one core. What two cores take beyond t(1) * part(2) is `wait`, which grows with
-the depth of a tree of hand-offs; what they take less (their caches hold more) is `gain`. A stage takes as long as its
-busiest core; groups that share cores run one after another. Groups side by side do not slow each other down, unless
-memory does: no stage takes less than the bytes that its operators touch over a bandwidth that is given.
+part(k) is the largest share of one core. `wait` is the time of two cores beyond t(1) * part(2); it grows with the depth
+of a tree of hand-offs. `gain` is the time that two cores save beyond it, because their caches are larger. A stage takes
+as long as its busiest core. Groups that share cores run one after another. Concurrent groups slow each other down only
+through memory: a stage takes at least the bytes of its operators divided by a given bandwidth.
 """
 
 from __future__ import annotations

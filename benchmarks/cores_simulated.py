@@ -1,14 +1,13 @@
-"""SIMULATED: what schedules would give on 4, 8 and 16 cores, by latencies of operators measured on one and two.
+"""SIMULATED: schedules on 4, 8 and 16 cores, from operator latencies measured on one core and on two.
 
     python benchmarks/cores_simulated.py [--networks squeezenet,...] [-o results.json] [--plot F.svg]
 
-`cores_model.py` is the model. On one core and on two it is held against whole networks that are measured here: the
-table of errors comes first. Everything on more cores is simulated, with two assumptions about memory: that its
-bandwidth grows with the cores, or that it is no more than what the two cores of this machine read at together. What the
-file of results has is not measured again, but simulated again.
+`cores_model.py` is the model. The first table compares it with whole networks measured on one core and on two.
+Everything on more cores is simulated under two assumptions about memory: its bandwidth grows with the cores, or it
+stays at that of the two cores of this machine. Measurements in the results file are reused, and simulated again.
 
 Options:
-    --profile-db: profile database of what is measured
+    --profile-db: profile database of the measurements
     --output: raw results as JSON
     --plot: draw a chart (needs matplotlib)
 """

@@ -1,4 +1,4 @@
-"""The models that are measured on CPUs, by name.
+"""The models measured on CPUs, by name.
 
 A name is the path of a file, `zoo:NAME`, `zoo:NAME@SIZE` for images of another size, `light_NAME` of the onnx package,
 or `chain:COUNT` for COUNT elementwise operators on 16 numbers.

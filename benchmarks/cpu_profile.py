@@ -1,10 +1,10 @@
-"""Where the time goes on a CPU, per kernel: onnxruntime, our executor one operator after another, and OpenVINO.
+"""Time of each kernel on a CPU: onnxruntime, our executor one operator after another, and OpenVINO.
 
     python benchmarks/cpu_profile.py MODEL... [--rounds 5] [-o results.json]
 
-MODEL is named as `cpu_models.py` says. Each library runs in a process of its own, on all cores and on one, and they are
-measured in turn; what each tells of its kernels is gathered by kind, and by operator of the model as far as names tell.
-Models that are in the results file already stay there. `cpu_profile_tables.py` has the tables.
+`cpu_models.py` explains the names. Each library runs in a process of its own, on all cores and on one, interleaved. The
+kernels that it reports are grouped by kind, and by operator of the model where their names allow it. Models in the
+results file stay there. `cpu_profile_tables.py` has the tables.
 
 Options:
     --output: raw results as JSON

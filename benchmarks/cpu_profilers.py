@@ -1,8 +1,8 @@
-"""What onnxruntime, OpenVINO and our executor tell of one model's kernels; `cpu_profile.py` runs each in a process.
+"""Profiles one model by onnxruntime, OpenVINO and our executor; `cpu_profile.py` runs each in a process.
 
-Every profiler answers three words: `time` (latencies of a few runs without a profile), `profiled` (of as many with one)
-and `kernels` (what the profiled runs told, as `Kernel`s). Times are medians over the faster half of the runs, in
-microseconds: what else goes on on the machine is not what is asked.
+Every profiler answers three requests: `time` (latencies of a few runs without a profile), `profiled` (the same with a
+profile) and `kernels` (the `Kernel`s of the profiled runs). Times are medians of the faster half of the runs, in
+microseconds, to exclude interference.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Latency of networks in whole numbers on this machine's cores: our schedules, plain onnxruntime and OpenVINO.
+"""Latency of int8 networks on the cores of this machine: our schedules, plain onnxruntime and OpenVINO.
 
     python benchmarks/cpu_quantized.py [--networks NAME:ACTIVATIONS,...] [--rounds N] [-o results.json]
 
-Networks are those of the zoo and the `light_*` of the onnx package, quantized by onnxruntime's quantizer with a scale
-for each channel of a weight, int8 weights, and uint8 or int8 for the rest. A schedule is searched for each network, and
-all is measured in turn, A B C A B C, and every sample is written down. Beside the latencies stand the largest
-differences from onnxruntime's results, in steps of the numbers that the network's last operator computes.
+Networks of the zoo and the `light_*` of the onnx package, quantized by onnxruntime's quantizer with one scale per
+channel of a weight, int8 weights and uint8 or int8 activations. Each network is searched, and all alternatives run
+interleaved, A B C A B C. The results have every sample, and the largest differences from onnxruntime's outputs in steps
+of the last operator's numbers.
 
 Options:
     --rounds: samples of each alternative

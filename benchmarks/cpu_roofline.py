@@ -1,15 +1,14 @@
-"""What this machine's cores can do at most, measured: multiplications and additions in registers, and bytes of memory.
+"""Measures the peaks of this machine's cores: multiply-adds in registers, and memory bandwidth.
 
     python benchmarks/cpu_roofline.py MODEL... [--seconds 0.5] [-o results.json]
 
-A few loops are compiled for this machine by the C++ compiler that builds the executor, and run on one core and on all:
-fused multiply-adds that touch no memory; sums of an array that is read; a = b + 3 c. The arrays are as large as a
-core's cache, a few times its L2, and larger than the L3. Beside them stands what the libraries reach on one large
-product of matrices. Of each MODEL, named as `cpu_models.py` says, it notes the arithmetic and the bytes that its
-operators read and write, counted from their shapes.
+The C++ compiler of the executor compiles a few loops, which run on one core and on all: fused multiply-adds without
+memory; sums of an array; a = b + 3 c. The arrays have the size of a core's cache, a few times its L2, and more than the
+L3. One large matrix product shows how much of the peak each library reaches. For each MODEL, named as in
+`cpu_models.py`, the results have the arithmetic and the bytes of its operators, counted from their shapes.
 
 Options:
-    --seconds: how long each loop runs at least
+    --seconds: minimum duration of each loop
     --output: raw results as JSON
 """
 

@@ -1,15 +1,15 @@
-"""One operator after another in our executor against plain onnxruntime, and against an earlier version of ours.
+"""One operator after another in our executor, compared with plain onnxruntime and with earlier versions of ours.
 
     python benchmarks/cpu_sequential.py MODEL... [--before FOLDER]... [--rounds 15] [-o results.json]
 
-MODEL is named as `cpu_models.py` says. Nothing is searched: what differs is what kernels run,
-in which layout, and how they are shared out over the cores: by us ("sequential"), or by onnxruntime, which is given the
-whole of the rewritten graph as one session ("session"). FOLDER holds another version of the package, as `iosched`;
-a checkout has it in `build/lint`. Each alternative has a process of its own; they are measured in turn, A B C A B C.
-Beside the latencies stand counts of the lowered plans: nodes, conversions between layouts, tasks on each lane, waits.
+`cpu_models.py` explains the names. Nothing is searched. Alternatives differ in kernels, layouts and the division over
+the cores: ours ("sequential"), or onnxruntime's on the whole rewritten graph in one session ("session"). FOLDER has
+another version of the package, as `iosched`; a checkout has it in `build/lint`. Each alternative has a process of its
+own; they run interleaved, A B C A B C. The results also count the nodes, layout conversions, tasks per lane and waits
+of the lowered plans.
 
 Options:
-    --before: where another version of the package is
+    --before: folder of another version of the package
     --output: raw results as JSON
 """
 

@@ -4,17 +4,17 @@
                                     [--device benchmarks/devices/h100.json] [--batch-sizes 1,16] [--variants]
                                     [--stored] [-o results.json]
 
-It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or what `devices/standin_driver.c` is compiled
-to, which answers the few calls that building makes. A plan that builds is no proof that it runs; one that does not
-build will not run either. With `--variants` it prints instead what cuDNN offers for single kernels that the runtime
-could make, as in reports/cudnn-coverage.md; with `--stored`, how long choosing, building again and loading take.
+It needs cuDNN, its Python frontend and a `libcuda.so.1`: a driver, or the compiled `devices/standin_driver.c`, which
+answers the few calls of a build. A plan that builds may still fail to run; one that does not build will not run.
+`--variants` instead prints cuDNN's plans for single kernels that the runtime could use, as in
+reports/cudnn-coverage.md. `--stored` prints the time to choose, rebuild and load plans.
 
 Options:
     --networks: comma-separated; all of the zoo and light_* by default
     --device: description of a GPU
     --at-most: plans to build for each graph
     --variants: single kernels instead of networks
-    --stored: time to build, to build again and to load
+    --stored: time to build, rebuild and load
     --output: file for all rows
 """
 

@@ -1,14 +1,13 @@
-"""Which plans of cuDNN convert their tensors in every run: cuDNN's first choice and the one that is taken untimed.
+"""Lists cuDNN plans that convert their tensors in every run: cuDNN's first choice, and the plan chosen without timing.
 
     python benchmarks/cudnn_layouts.py [--device benchmarks/devices/h100.json] [--precisions fp32,tf32,fp16]
                                        [--batch-sizes 1,16] [--networks squeezenet,...] [-o results.json]
     python benchmarks/cudnn_layouts.py --read results.json ...
 
-Lowers the networks of the zoo in both layouts of images, builds the plans of each different graph for a GPU that is
-only described, as the runtime does where nothing may be timed, and prints tables in Markdown: what these plans copy in
-their workspaces; that before (cuDNN's first choice in NHWC) and now (the guess in the layout that is preferred); and
-the graphs for which no tuned plan goes without copies of tensors. It needs what cudnn_desk.py needs, and nothing with
-`--read`.
+It lowers the networks of the zoo in both image layouts and builds the plans of each distinct graph for a GPU that is
+only described, as the runtime does where timing is impossible. The Markdown tables have the bytes that these plans copy
+in their workspaces; the same before (cuDNN's first choice in NHWC) and now (the choice in the preferred layout); and
+the graphs for which every tuned plan copies tensors. It needs the libraries of cudnn_desk.py; `--read` needs none.
 
 Options:
     --device: description of a GPU

@@ -1,15 +1,16 @@
-"""How often `optimize` decides right on machines whose noise, load, drift and stolen time follow a script.
+"""Rate of right decisions of `optimize` on machines with scripted noise, load, drift and stolen time.
 
     python benchmarks/deciding.py -o results/deciding.json [--searches 10000] [--calls 10]
 
-The rounds are made up; what decides is what `optimize` runs (`until_settled`). Noise is that of real rounds: the
-samples of a random network of results/cpu_networks.json, each over its median, and those of one round stay together.
-The scripts put others on top of it. A true ratio says how many times as fast the best of ours is as the faster runtime.
+Rounds are simulated; the decisions are made by the code of `optimize` (`until_settled`). The noise is that of real
+rounds: the samples of a random network of results/cpu_networks.json, divided by their medians, with the samples of one
+round kept together. A script adds other disturbances to it. A true ratio is the speedup of the best of our schedules
+over the faster runtime.
 
 Options:
-    --output: where the results go
-    --searches: how many searches in all
-    --calls: how many calls in a row each has
+    --output: results file
+    --searches: total number of searches
+    --calls: successive calls of each search
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What a search is worth while others burn the cores for a part of its time, on this machine's CPU.
+"""Quality of a search during which other processes use the cores, on the CPU of this machine.
 
     python benchmarks/disturbed.py [--network squeezenet] [--searches 2] [--seconds 5] [--rounds 15] [-o F.json]
 
-Three kinds of searches, each with a database of its own: on the machine as it is (`quiet`); while two processes per
-core burn time, from half a second after its beginning for n seconds (`noticed`); and the same by a cost model
-that does not notice it, as before there was `profiler/measuring/disturbance.py` (`trusted`). Then all schedules found
-run as a whole in turn.
+Three kinds of searches have a database of their own: on the machine as it is (`quiet`); while two processes per core
+are busy for n seconds, from half a second after the start (`noticed`); and the same with a cost model without
+`profiler/measuring/disturbance.py` (`trusted`). All schedules found then run interleaved.
 
 Options:
     --network: a name from `iosched zoo list`
     --searches: of each kind
-    --seconds: that others burn the cores
+    --seconds: duration of the interference
     --output: raw results as JSON
 """
 

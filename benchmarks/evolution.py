@@ -1,7 +1,7 @@
-"""How many of 400 individuals an evolution has to evaluate, since the others were seen before: `python evolution.py`.
+"""Counts the distinct individuals of 400 that an evolution evaluates: `python evolution.py`.
 
-EA-Pelee's genome of 12 integers, 20 individuals and 20 generations, and an accuracy that is made up: it grows with the
-network, from 0.85 to 0.95, and differs by chance. The paper evaluated 219 to 236. Nothing is measured here.
+EA-Pelee's genome of 12 integers, 20 individuals and 20 generations, with a made-up accuracy that grows with the
+network, from 0.85 to 0.95, plus noise. The paper evaluated 219 to 236. Nothing is measured.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Whether one build of the compiled executor is as fast as another, on this machine's CPU.
+"""Compares the speed of two builds of the compiled executor on this machine's CPU.
 
     python benchmarks/executor_builds.py g++=A/_executor.so zig=B/_executor.so [--models zoo:squeezenet,pairs]
                                          [--background-load N] [--rounds 101] [-o F.json]
 
-Each library runs the same models under their greedy schedules, interleaved, A B A B, in one process. In SqueezeNet
-nearly all of the time is onnxruntime's. In `pairs`, a chain of pairs of tiny operators, much of it is the executor's:
-one core waits for the other in each stage. A sample is the median of a few runs. The first library is loaded twice, and
-its second row shows how far it differs from itself.
+Each library runs the same models under their greedy schedules, interleaved, A B A B, in one process. In SqueezeNet,
+nearly all of the time is onnxruntime's. In `pairs`, a chain of pairs of tiny operators, much of it is the executor's,
+since one core waits for the other in each stage. A sample is the median of a few runs. The first library is loaded
+twice; its second row shows how much it differs from itself.
 
 Options:
-    builds: libraries made of runtime/cpu/executor.cpp
+    builds: libraries made from runtime/cpu/executor.cpp
     --models: `pairs`, or a name of cpu_models.py
-    --background-load: other processes that keep a core busy meanwhile
+    --background-load: number of other processes, each of which keeps a core busy
     --output: raw results as JSON
 """
 

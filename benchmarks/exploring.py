@@ -1,20 +1,19 @@
-"""What finding the latencies of many variants of a space takes: seconds, and how much is known already.
+"""Cost of measuring many variants of a space: seconds, and the share of stage latencies that are known.
 
     python benchmarks/exploring.py [--spaces mnasnet:64,inception:64] [--variants 100] [--minutes 5] [--list]
                                    [-o F.json]
 
-Variants of each space are drawn as the sampler `random` does, each candidate as likely as the others. Each is made,
-searched and compared as a trial of `iosched explore` is, with one profile database for the space, which is empty at
-first. Every fifth is then searched again: with an empty database of its own, which is what it takes where nothing is
-shared, and with the space's, which has all of it by now. Whole models are compared once only: no other variant's
-comparison saves that. Variants that the file of results has are not measured again: call the script until it says that
-nothing is missing. The databases lie in `results/exploring/`.
+Variants of each space are drawn like those of the sampler `random`, and made, searched and compared like a trial of
+`iosched explore`, with one profile database per space, empty at first. Every fifth variant is searched twice more: with
+an empty database of its own, and with the database of the space, which then has all of its stages. Whole models are
+compared once, since no earlier variant saves that. Variants in the results file are not measured again: repeat the call
+until it reports that nothing is missing. The databases are in `results/exploring/`.
 
 Options:
-    --spaces: of those in the box, with pixels
+    --spaces: built-in spaces, with pixels
     --variants: of each space
-    --minutes: how long this call may take
-    --list: say what is missing, and measure nothing
+    --minutes: time limit of this call
+    --list: print what is missing, and measure nothing
     --output: raw results as JSON
 """
 

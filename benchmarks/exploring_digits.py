@@ -1,11 +1,11 @@
-"""What came of the example in docs/exploring.md: all trials of a study as JSON, and its front as a table.
+"""All trials of the example in docs/exploring.md as JSON, and its front as a table.
 
     python benchmarks/exploring_digits.py STUDY [-o F.json]
 
-Measures nothing: the page says which command makes the study.
+Measures nothing; the page has the command that makes the study.
 
 Options:
-    study: the file that 'iosched explore' keeps
+    study: file of `iosched explore`
     --output: all trials as JSON
 """
 

@@ -1,7 +1,7 @@
-"""What plan files cost and save: sizes, opening times with and without a plan, and whether outputs have the same bits.
+"""Cost and savings of plan files: sizes, opening times with and without a plan, and whether outputs have the same bits.
 
-Greedy schedules are exported, so nothing is searched. Opening times are of iosched.load in one process, in turn; the
-first of each is not counted.
+Greedy schedules are exported, so nothing is searched. Opening times are of iosched.load in one process, interleaved;
+the first of each is omitted.
 """
 
 from __future__ import annotations

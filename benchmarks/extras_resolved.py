@@ -1,10 +1,9 @@
-"""What pip would install today for the extras that need a GPU, beside what `.ci/extras` tried last. Installs nothing.
+"""Compares the packages that pip would install today for the GPU extras with those of the last `.ci/extras` run.
 
     python benchmarks/extras_resolved.py [cuda cuda12]
 
-Prints for each extra what has moved since. The exit status is 1 where an extra cannot be installed any more, or would
-be with packages that are not as `.ci/extras.toml` promises. A newer version is no fault, and neither is an index that
-cannot be reached: then nothing is known.
+It prints the changes for each extra and installs nothing. The exit status is 1 if an extra can no longer be installed,
+or only with packages that violate `.ci/extras.toml`. A newer version is no error, nor is an unreachable index.
 """
 
 from __future__ import annotations

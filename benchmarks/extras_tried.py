@@ -1,15 +1,14 @@
-"""Whether the packages of an extra that needs a GPU, as they are installed here, are good for the GPUs it is for.
+"""Tests whether the installed packages of a GPU extra support its GPUs.
 
     bash .ci/extras [--record] [--into FOLDER] [cuda cuda12]     # calls  python benchmarks/extras_tried.py EXTRA
 
-Needs no GPU. The libraries of cuDNN and cuBLAS must hold code for every compute capability that `.ci/extras.toml`
-names; all of our kernels must compile for each; the tests that put CuPy and cuDNN on a CUDA made of host memory must
-pass; and the share of cuDNN's graphs for which the plan that is taken untimed is of a generic engine, which takes any
-graph, slowly, or copies its tensors, must not have grown over what `results/extras.json` has. With `--record` it is
-written there. Measures nothing.
+Needs no GPU, and measures nothing. cuDNN and cuBLAS must hold code for every compute capability in `.ci/extras.toml`,
+and all of our kernels must compile for each. The tests of CuPy and cuDNN on the emulated CUDA must pass. For a share of
+cuDNN's graphs, the plan chosen without timing copies its tensors or is of a generic engine, which is slow; this share
+must not exceed that in `results/extras.json`.
 
 Options:
-    --record: write what is found to results/extras.json
+    --record: write the findings to results/extras.json
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which GPUs a library holds code for, read from the headers of its fat binaries.
+"""Lists the GPUs for which a library has code, from the headers of its fat binaries.
 
     python benchmarks/fatbin.py site-packages/nvidia/cudnn/lib/libcudnn*.so.*
 
-nvcc puts code for GPUs into a section of the library: containers one after another, in each of them entries, each with
-the compute capability that it was compiled for. `cuobjdump --list-elf` lists them too, where the toolkit is installed.
+nvcc writes GPU code to a section of the library: a sequence of containers with entries, each with the compute
+capability of its code. Where the CUDA toolkit is installed, `cuobjdump --list-elf` lists them too.
 """
 
 from __future__ import annotations

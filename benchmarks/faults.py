@@ -1,6 +1,6 @@
-"""What iosched does when disk, memory, clock and other processes fail it: one kind of fault at a time, counted.
+"""Counts the outcomes of iosched under faults of disk, memory, clock and other processes, one kind at a time.
 
-    python benchmarks/faults.py --kind kills memory      # all kinds by default; replaces what was counted of each
+    python benchmarks/faults.py --kind kills memory      # all kinds by default; replaces the earlier counts of each
 
 Commands run in forked children, as in fuzz.py, on small models. Full disks are limits on the size of files and, where
 this process may mount them, small file systems in memory.

@@ -1,7 +1,7 @@
-"""Searches that are killed: at any moment, and at moments while they measure.
+"""Searches that are killed at any moment, and while they measure.
 
-A killed search may lose the measurement that is under way, and nothing that it has kept. Its outputs are there whole or
-not at all, and the next search goes on.
+A killed search may lose the current measurement, but nothing that it has stored. Its outputs are complete or absent,
+and the next search continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Discrete events around the pool's own scheduling: the cluster behind `fleet_simulation.py`, all times made up.
+"""Discrete events around the pool's own scheduling: the cluster behind `fleet_simulation.py`, with made-up durations.
 
-`jobs/pool/scheduling.py` decides who does what, as it does on a real cluster; here is only what it is told, and when.
+`jobs/pool/scheduling.py` assigns tasks as on a real cluster; this module has only the events that it receives.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""What commands gain by two workers of one core each on this machine, over one: real measurements, through Ray.
+"""Speedup of commands by two workers of one core each on this machine over one: real measurements, through Ray.
 
     python benchmarks/fleet_local.py [--rounds 2] [-o benchmarks/results/fleet-local.json]
 
-Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
-of one thread, and with two. They take turns. The seconds are those of the whole command, with starting Ray and the
-workers. More workers than this machine has cores cannot be tried here, and those of other machines start side by side.
+Each command runs as from the shell, on an empty profile database: without a cluster on one thread, with one worker of
+one thread, and with two, interleaved. The seconds are those of the whole command, including the start of Ray and the
+workers. More workers than cores are not tested; workers on other machines start in parallel.
 
 Options:
-    --rounds: how often each case has its turn
-    --output: raw results as JSON
+    --rounds: repetitions of each case
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""What several workers gain on one search on a real local Ray cluster.
+"""Speedup of one search by several workers on a real local Ray cluster.
 
     python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
         [-o benchmarks/results/fleet-search.json]
 
-All is as in `iosched optimize --cluster`: the search, its questions and guesses, Ray and the database; only that
-workers sleep for a seeded length instead of measuring, so that there can be more of them than cores, and that whole
-models are not compared. The model is open on all of them before the clock starts. Every search has to find the schedule
-of the first one.
+The search, its questions and guesses, Ray and the database are those of `iosched optimize --cluster`. But workers sleep
+for a seeded time instead of measuring, so that there can be more of them than cores, and whole models are not compared.
+The model is open on all workers before the clock starts. Every search has to find the schedule of the first one.
 
 Options:
     models: zoo:NAME, light_NAME, or a file
-    --workers: how many, one fleet after another, with 1 among them
-    --rounds: how often each case has its turn
-    --output: raw results as JSON
+    --workers: sizes of the cluster, one after another, 1 among them
+    --rounds: repetitions of each case
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""SIMULATED: what a fleet gives, by the state machine that gives out its work and by times that are made up.
+"""SIMULATED: speedup by a fleet, with the scheduling code of a real cluster and made-up durations.
 
     python benchmarks/fleet_simulation.py [-o results.json]
 
-Beside the tables of the paper on distributed EA-NAS (TPDS): its Table 5 (and Figure 6, which draws it), Figure 7, and
-Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same results come out everywhere.
+The tables accompany those of the paper on distributed EA-NAS (TPDS): Table 5 (plotted in Figure 6), Figure 7, and
+Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and every machine gives the same results.
 
 Options:
     --output: results as JSON

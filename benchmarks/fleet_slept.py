@@ -1,17 +1,17 @@
-"""What a fleet makes of slept work on a real local Ray cluster: speed-up, idle shares, messages and their bytes.
+"""Overhead of a fleet on a real local Ray cluster with sleeping tasks: speedup, idle shares, messages and their bytes.
 
     python benchmarks/fleet_slept.py [--workers 1,2,4] [--rounds 3] [-o benchmarks/results/fleet-slept.json]
 
-Workers sleep instead of measuring, for seeded lengths, so that there can be more of them than cores: what is measured
-is what the fleet, its transport, Ray and the database cost, and nothing of a device. Jobs are score commands that
-sleep, which go out one at a time and run as those of `explore` do; stages are what one search asks, in rounds, and go
-out in packets. Fleets of each size take turns. Beside them stands what the simulation makes of the same lengths.
+Workers sleep for seeded times instead of measuring, so that there can be more of them than cores. This measures the
+cost of the fleet, its connections, Ray and the database, and nothing of a device. Jobs are score commands that sleep;
+they are sent one at a time and run like those of `explore`. Stages are the requests of one search, in rounds, and are
+sent in packets. Fleet sizes are interleaved. The table also has the simulation of the same durations.
 
-Commands are run here too, without a fleet: what it costs to start and end one is no cost of the fleet.
+Commands also run without a fleet here, since the start and end of a command are no cost of the fleet.
 
 Options:
-    --workers: how many, one fleet after another, with 1 among them
-    --rounds: how often each size has its turn
+    --workers: sizes of the fleet, one after another, 1 among them
+    --rounds: repetitions of each size
     --output: raw results as JSON
 """
 

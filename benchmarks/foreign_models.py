@@ -1,10 +1,10 @@
-"""What comes of models that other programs wrote: each is read, planned for, and run by two plans beside onnxruntime.
+"""Models that other programs wrote: each is read, scheduled, and run by two plans that are compared with onnxruntime.
 
-python benchmarks/foreign_models.py MODELS.json     tries models, and keeps what came of each
+python benchmarks/foreign_models.py MODELS.json     tests models, and keeps the outcome of each
 
-MODELS.json is a list of objects: `file` beside it, `made_by`, and where dimensions are open `batch_size` or
-`input_shapes`. The first plan is the greedy schedule, which runs side by side whatever can; the second is the one found
-for a V100 by the analytic model, which also merges. Nothing is timed, so it may run beside other work.
+MODELS.json is a list of objects: `file` next to it, `made_by`, and for open dimensions `batch_size` or `input_shapes`.
+The first plan is the greedy schedule, which runs everything concurrently that can be. The second is the schedule found
+for a V100 by the analytic model, which also merges. Nothing is timed, so it may run next to other work.
 """
 
 from __future__ import annotations

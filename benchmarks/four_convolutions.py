@@ -2,9 +2,9 @@
 
     python benchmarks/four_convolutions.py -o four_convolutions.onnx
 
-writes it as an ONNX model with seeded weights, for `iosched optimize` and `iosched show`. Convolutions of 3x3: a reads
-the input and b reads a; c and d read the input; b, c and d are concatenated. a and c have 384 channels, b and d 768.
-The figure does not say how large images are: 15x15 fits the operations printed there.
+This writes it as an ONNX model with seeded weights, for `iosched optimize` and `iosched show`. All convolutions are
+3x3: a reads the input and b reads a; c and d read the input; b, c and d are concatenated. a and c have 384 channels, b
+and d 768. The figure does not give the image size: 15x15 fits the operations printed there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Damages models, schedules and databases by number, and sees that no command does more than refuse them.
+"""Damages models, schedules and databases by number, and tests that every command refuses them cleanly.
 
-    python benchmarks/fuzz.py --seconds 200                    # goes on where it was stopped
-    python benchmarks/fuzz.py --kind models --only 1234        # one case again, with what it printed
+    python benchmarks/fuzz.py --seconds 200                    # continues after the last case
+    python benchmarks/fuzz.py --kind models --only 1234        # one case again, with its output
 
 Each case is drawn from the seed, its kind and its number. A command may end with any code of docs/exit-codes.md, within
-ten seconds of the processor, with a few lines on stderr, and touches no file outside of the folders that it is given.
+ten seconds of processor time and with a few lines on stderr. It may touch no file outside of its folders.
 
 Options:
     --portion: of all cases of each kind, from the first one on

@@ -1,7 +1,7 @@
-"""Runs one command of iosched in a forked child, in a folder of its own, and says what is wrong with how it ended.
+"""Runs one command of iosched in a forked child, in a folder of its own, and reports violations.
 
-A fork takes a millisecond where a new process takes a second. No session of onnxruntime may exist in the parent, since
-its threads would be missing in the children.
+A fork takes a millisecond where a new process takes a second. The parent may have no session of onnxruntime, since the
+children would lack its threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sound files that are damaged: small models of every kind that is read, and what iosched makes of them."""
+"""The valid files to damage: small models of every kind that is read, and the files that iosched makes of them."""
 
 from __future__ import annotations
 

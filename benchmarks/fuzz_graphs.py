@@ -1,4 +1,4 @@
-"""Edits of ONNX graphs that mostly leave a model that can be run, and strain what reads, schedules and runs it."""
+"""Edits of ONNX graphs that mostly keep the model valid, and strain its reading, scheduling and execution."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Damages files as strangers and disks do: bytes of anything, fields of protobuf, values of JSON, rows of SQLite.
+"""Damages files as strangers and disks do: arbitrary bytes, fields of protobuf, values of JSON, rows of SQLite.
 
-Everything is drawn from the `random.Random` that is given, so a case can be made again from its number.
+Everything is drawn from the given `random.Random`, so the number of a case reproduces it.
 """
 
 from __future__ import annotations

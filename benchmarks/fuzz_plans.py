@@ -1,16 +1,16 @@
-"""Opens and runs plan files with mistakes under sanitizers, and sees that none does harm.
+"""Opens and runs damaged plan files under sanitizers.
 
     python benchmarks/fuzz_plans.py                      # 10,000 files, in a minute
     python benchmarks/fuzz_plans.py --first 1234 --count 1
 
 Each file is drawn from its number (`tests/support/plan_files.py`): words, sections, weights or a kernel's model of a
-good file are changed, and its checksums are made to fit or not. A file is refused with an error, or its programs run
-twice on buffers of the described sizes. A process that a file ends, a file that takes more than 30 s, and one that
-opens although its checksums do not fit, are faults; each is printed with its number.
+valid file are changed, and its checksums are corrected or not. A file must be refused with an error, or its programs
+must run twice on buffers of the described sizes. It is a fault if the process ends, if a file takes more than 30 s, or
+if it opens with wrong checksums; each fault is printed with the number of its file.
 
-onnxruntime 1.32 itself ends the process for some models, in a plan file or not, which are faults here too: a Split of
-another number of outputs than `num_outputs`, a pool in blocked layout whose output is empty, and a QLinearConcat
-without a zero point (files 15289, 28904 and 123032).
+onnxruntime 1.32 itself ends the process for some models, in a plan file or not, which count as faults here: a Split
+whose number of outputs is not `num_outputs`, a pool in blocked layout with an empty output, and a QLinearConcat without
+a zero point (files 15289, 28904 and 123032).
 """
 
 from __future__ import annotations

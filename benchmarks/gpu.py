@@ -1,14 +1,14 @@
-"""Evidence of one GPU, V100 to B200: correctness, latencies beside other programs, and the analytic model fitted to it.
+"""Evidence for one GPU, V100 to B200: correctness, latencies next to other programs, a fit of the analytic model.
 
     python benchmarks/gpu.py --evidence --seconds 540    # pieces in the order of their value; again: what is missing
     python benchmarks/gpu.py --list                      # pieces, estimated seconds, and what is missing
     python benchmarks/gpu.py --piece outputs             # one of them
 
-All that a later call needs is in the folder of `--output`: `results.json`, written after each case, `profile.db`, and
-`report.md` with tables of what there is. A machine that keeps nothing gets the folder back before the next call.
-Each case has a process of its own, so a GPU that is lost there, or a hang, costs one case; it is tried again after all
-others, twice at most. While one has the GPU, the next one imports and builds what needs none. Needs what the extra
-[cuda] installs; TensorRT and PyTorch are compared where installed, and the report has the reasons where not.
+A later call needs only the folder of `--output`: `results.json`, written after each case, `profile.db`, and `report.md`
+with tables of the results so far. On a machine that keeps nothing, restore the folder before the next call. Each case
+has a process of its own, so a lost GPU or a hang costs one case, which is repeated after all others, twice at most.
+While one case has the GPU, the next one imports and builds. It needs the extra [cuda]. TensorRT and PyTorch are
+compared if they are installed; otherwise the report has the reasons.
 
 Options:
     --piece: only this one; more than once for several

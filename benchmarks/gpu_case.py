@@ -1,11 +1,11 @@
 """Measures one case in a process of its own, which `gpu.py` starts.
 
-The work without a GPU (imports, models, references) is done first, while another case may have the GPU. Results are in
-`running.json` of the folder after each step, where `gpu.py` finds them however the process ends.
+The work without a GPU (imports, models, references) is done first, while another case may have the GPU. After each
+step, results are written to `running.json` of the folder, where `gpu.py` finds them however the process ends.
 
 Options:
     case: its key in gpu_cases.py
-    --expected: the name that the GPU must have
+    --expected: required name of the GPU
     --output: folder of the results and the profile database
 """
 

@@ -1,6 +1,6 @@
-"""What `gpu.py` measures: pieces of at most nine minutes, the most valuable first, each of cases with own processes.
+"""The cases of `gpu.py`: pieces of at most nine minutes, the most valuable first, with a process for each case.
 
-The seconds of a case are estimates for an H100; `gpu.py` writes down what each took.
+The seconds of a case are estimates for an H100; `gpu.py` records the measured seconds.
 """
 
 from __future__ import annotations

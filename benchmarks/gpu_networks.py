@@ -1,4 +1,4 @@
-"""What `gpu.py` measures of networks: outputs, latencies beside other programs, stages."""
+"""Measurements of `gpu.py` on networks: outputs, latencies compared with other programs, stages."""
 
 from __future__ import annotations
 

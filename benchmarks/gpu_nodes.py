@@ -4,14 +4,14 @@
                                    [--choose fewest|default|most] [--state now] [-o results/gpu-nodes.json]
     python benchmarks/gpu_nodes.py --read results/gpu-nodes.json
 
-Nodes of the sequential schedule at batch 1: tasks of our plan, and kernels that the plans of cuDNN add, which are
-guessed as where nothing may be timed, and told by their workspaces: tables that a kernel fills, slices that are copied,
-tensors that are converted, or transformed by Winograd. Edges of the greedy schedule. It needs what cudnn_desk.py needs,
-and cuDNN 9.10 for a V100 (the newest that has code for it). Rows of the same commit and cuDNN are not computed again.
+Nodes are those of the sequential schedule at batch 1: tasks of our plan, and kernels that cuDNN's plans add. Plans are
+chosen without timing, and the workspaces of a plan reveal its kernels: tables that a kernel fills, copied slices,
+tensors that are converted or transformed by Winograd. Edges are those of the greedy schedule. It needs the libraries of
+cudnn_desk.py, and cuDNN 9.10 for a V100 (the newest with code for it). Rows of the same commit and cuDNN are reused.
 
 Options:
     --choose: the variant of choices that a GPU makes by timing: fewest or most kernels, or that without timing
-    --state: what the rows are called in the table; "before" is bf92a3b5
+    --state: name of the rows in the table; "before" is bf92a3b5
     --again: compute rows again that the file has
     --read: print the table of a file
 """

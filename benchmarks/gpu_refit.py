@@ -1,4 +1,4 @@
-"""Kernels that `gpu.py` measures, and the analytic model fitted to them as `kernels_fit.py` does."""
+"""Kernels measured by `gpu.py`, and the analytic model fitted to them as in `kernels_fit.py`."""
 
 from __future__ import annotations
 

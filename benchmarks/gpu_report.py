@@ -1,4 +1,4 @@
-"""Tables of what `gpu.py` measured: the page of a folder of evidence, and those of reports/cuda-h100.md.
+"""Tables of the measurements of `gpu.py`: the page of a folder of evidence, and those of reports/cuda-h100.md.
 
     python benchmarks/gpu_report.py evidence                            # the page, which gpu.py also writes
     python benchmarks/gpu_report.py benchmarks/results/gpu-h100.json

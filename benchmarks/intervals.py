@@ -1,16 +1,16 @@
-"""Says how far the analytic model's parts lie from measurements, and how many measurements lie in its intervals.
+"""Errors of the analytic model's parts, and the share of measurements within its intervals.
 
-Run as `python benchmarks/intervals.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. The
-spreads that it prints are to be copied to `profiler/devices/analytic/uncertainty.py`, from where intervals are made.
+Run as `python benchmarks/intervals.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. Copy
+the printed spreads to `profiler/devices/analytic/uncertainty.py`, which makes the intervals.
 
-What kernels tell is in `intervals_kernels.py`, what networks tell in `intervals_networks.py`. Where few series of
-measurements tell how far kernels of a kind lie off together, and few networks how far stages do, standard deviations
-are widened by Student's t. Coverage is counted where it was not fitted to: a series of kernels in intervals made from
-the other series, a network in intervals made from the other networks, and everything else by the packaged spreads.
+`intervals_kernels.py` has the errors of kernels, `intervals_networks.py` those of networks. Where few series of
+measurements give the common error of a kind of kernels, or few networks that of stages, standard deviations are widened
+by Student's t. Coverage is counted outside of the fit: a series of kernels in intervals made from the other series, a
+network in intervals made from the other networks, and everything else by the packaged spreads.
 
 Options:
     --data: folder with the measurements
-    --analytic: what analytic.py wrote
+    --analytic: results of analytic.py
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How far stages lie from the analytic model, and how many published latencies of networks lie in its intervals.
+"""Errors of the analytic model on stages, and the share of published latencies of networks within its intervals.
 
-Each of the four networks of the published V100 table is predicted with constants of stages that were fitted to the
-other three, by schedules that are searched under these. How far one operator after another lies off is taken for an
-error of short kernels alone, and how far speed-ups over it lie off for one of stages of several groups alone: the most
-that either can be. All that is published elsewhere was never fitted to.
+Each of the four networks of the published V100 table is predicted with stage constants fitted to the other three, by
+schedules searched under these constants. The error of sequential execution is attributed to short kernels alone, and
+the error of speedups over it to stages of several groups alone: each is an upper limit. All other published latencies
+were never fitted to.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Exports networks of Keras as people do, for `cpu_networks.py` and others; needs what the extra `[bench]` brings.
+"""Exports networks of Keras for `cpu_networks.py` and others; needs the extra `[bench]`.
 
     python benchmarks/keras_models.py FOLDER [--networks EfficientNetB0,DenseNet121,...]
 
-The batch size stays free, and images have the size that the network has by default. Weights are random, also those of
-batch normalizations, which as Keras makes them would add nothing and be dropped. What is there already stays.
+The batch size stays dynamic, and images have the network's default size. Weights are random, also those of batch
+normalizations: Keras's initial values would have no effect, and the normalizations would be removed. Existing files are
+kept.
 
 Options:
     --networks: comma-separated names from keras.applications

@@ -1,9 +1,9 @@
-"""What GPUs would move for our kernels with images in NHWC and in NCHW: their accesses, recorded on the host.
+"""Memory requests of our CUDA kernels with images in NHWC and in NCHW, from accesses recorded on the host.
 
     python benchmarks/kernel_sectors.py [--networks NAME,...] [-o benchmarks/results/kernel-sectors.json]
 
-Every kernel of windows, reductions and separable convolutions that the networks have, once for each shape, beside the
-resizing of detectors. `tests/support/traced_kernels.py` says what is counted. Needs no GPU, and measures no time.
+It has every window, reduction and separable convolution kernel of the networks, once per shape, and the resizing of
+detectors. `tests/support/traced_kernels.py` defines the counts. Needs no GPU, and measures no time.
 
 Options:
     --networks: comma-separated names from `iosched zoo list`

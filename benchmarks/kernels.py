@@ -1,7 +1,7 @@
-"""Holds the analytic model's kernels against kernels that others measured on real GPUs; reports/analytic-evidence.md.
+"""Compares the analytic model with kernels that others measured on real GPUs; reports/analytic-evidence.md.
 
-Run as `python benchmarks/kernels.py --data FOLDER [-o FILE.json] [--plot FILE.png]`; it measures nothing. What the
-folder holds is said in `measured.py`. Errors are those of shapes that no fit has seen, if nothing else is said.
+Run as `python benchmarks/kernels.py --data FOLDER [-o FILE.json] [--plot FILE.png]`; it measures nothing. `measured.py`
+describes the content of the folder. Unless stated otherwise, errors are for shapes outside of every fit.
 
 Options:
     --data: folder with the measurements

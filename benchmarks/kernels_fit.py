@@ -1,11 +1,12 @@
 """Fits the constants of the analytic model's kernels to kernels that others measured on real GPUs.
 
-Run as `python benchmarks/kernels_fit.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. Only
-shapes that `measured.py` keeps for the fit are used, and of DeepBench only half precision, since nobody else's is at
-hand. The constants that it prints are to be copied to `profiler/devices/analytic/constants.py`.
+Run as `python benchmarks/kernels_fit.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. The
+fit uses only the shapes that `measured.py` reserves for it, and of DeepBench only half precision, which no other source
+has. Copy the printed constants to `profiler/devices/analytic/constants.py`.
 
-Damped Gauss-Newton steps on the logarithms of the constants, with residuals log(predicted / measured) weighed so that
-the sum of their absolute values becomes small. What the measurements do not determine stays near where it starts.
+Damped Gauss-Newton steps on the logarithms of the constants minimize residuals log(predicted / measured), weighted so
+that the sum of their absolute values becomes small. Constants that the measurements do not determine stay near their
+initial values.
 
 Options:
     --data: folder with the measurements

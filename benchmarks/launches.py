@@ -1,9 +1,9 @@
-"""The analytic model's two launches against latencies that others measured in CUDA graphs; nothing is fitted to them.
+"""Compares the analytic model's two kinds of launches with latencies measured by others in CUDA graphs, without a fit.
 
     python benchmarks/launches.py --model nasnet_mobile=NASNetMobile.onnx --model densenet201=DenseNet201.onnx \\
         -o benchmarks/results/launches.json
 
-Networks that the zoo does not have come from files, see `README.md`; what needs one that is not given is left out.
+Networks outside of the zoo are read from files, see `README.md`; rows without their file are omitted.
 """
 
 from __future__ import annotations

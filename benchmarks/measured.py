@@ -1,7 +1,6 @@
-"""Kernels that others measured on real GPUs, as rows that a model of GPUs can be tested against.
+"""Kernels that others measured on real GPUs, as rows to test a model of GPUs against.
 
-The measurements are not part of this repository; `benchmarks/README.md` says where they come from and which columns the
-files have:
+The measurements are not in this repository; `benchmarks/README.md` names their sources and columns:
 
 - NeuSight (Lee et al., ASPLOS 2025): PyTorch 2.1, cuDNN 8.9, fp32, one operator at a time on a V100, a T4 and a P100.
   Their latencies include the host's launch, which is taken for the smallest latency around a row and subtracted.

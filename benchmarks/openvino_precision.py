@@ -1,4 +1,4 @@
-"""OpenVINO in bf16 or fp16 on this CPU, measured in turn with both libraries in fp32.
+"""OpenVINO in bf16 or fp16 on this CPU, interleaved with both libraries in fp32.
 
     python benchmarks/openvino_precision.py MODEL... [--precision bf16] [--rounds 21] [-o results.json]
 

@@ -1,12 +1,12 @@
-"""What `optimize` of several versions takes and decides, one after another, on a machine that is quiet or is not.
+"""Time and verdicts of `optimize` in several versions, on a quiet or a busy machine.
 
     python benchmarks/optimized_by.py MODEL... --version NAME=COMMAND [--version ...] [--load none,core,half]
                                       [--repeats 1] [-o results/F.json]
 
-COMMAND is the path of an `iosched`, such as that in the environment of another checkout. A MODEL is named as in
-`cpu_models.py`. Each call of `optimize` has an empty profile database and an empty cache. Versions take turns within a
-model and a load. `core` is a process that keeps a core busy, `half` one for each core that is busy half of the time, in
-turns of up to a second. Calls are added to those that the file has, and what is there is not called again.
+COMMAND is the path of an `iosched`, such as that in the environment of another checkout. `cpu_models.py` explains the
+names of models. Each call of `optimize` has an empty profile database and an empty cache. Versions are interleaved
+within a model and a load. `core` is a process that keeps one core busy. `half` is one process per core, busy half of
+the time, in turns of up to a second. Calls in the results file are not repeated.
 
 Options:
     --load: of `none`, `core` and `half`, comma-separated

@@ -1,4 +1,4 @@
-"""What the papers' tables and figures show, as the analytic model says it, where no other script does.
+"""Tables and figures of the papers under the analytic model, where no other script has them.
 
     python benchmarks/papers.py -o benchmarks/results/papers.json     # some minutes; measures nothing
 

@@ -1,16 +1,15 @@
-"""What a search on a CPU saves and loses by predicting stages: `--gap 2` beside `--gap 0`, which predicts nothing.
+"""Savings and losses of a CPU search by predicting stages: `--gap 2` compared with `--gap 0`, which predicts nothing.
 
     python benchmarks/predict_then_measure.py [MODEL...] [--pairs 3] [--gap 2] [--rounds 21] [-o results/F.json]
 
-A model is named as in `cpu_models.py`. A pair is a search of each kind, each with an empty database in memory; the kind
-that comes first alternates. Then the schedules of all pairs run as whole models in turn, A B C A B C. A ratio above 1
-says how many times as fast the schedule of the predicting search is as that of the other one of its pair. Results are
-added to those that the file has.
+`cpu_models.py` explains the names. A pair is a search of each kind, each with an empty database in memory; the order
+alternates. Then the schedules of all pairs run as whole models, interleaved, A B C A B C. A ratio is the speedup of the
+predicting search's schedule over the other one of its pair. Results are added to those in the file.
 
 Options:
-    --pairs: of searches
-    --gap: that is compared with 0
-    --rounds: in which all schedules are run
+    --pairs: number of pairs of searches
+    --gap: compared with 0
+    --rounds: samples of each schedule
     --output: raw results as JSON; calls are added to those in it
 """
 

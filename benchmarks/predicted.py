@@ -1,11 +1,11 @@
-"""How near the sum of its stages comes to what a schedule takes, on small random networks on this machine's CPU.
+"""Compares sums of stages with whole schedules, on small random networks on this machine's CPU.
 
     python benchmarks/predicted.py [--networks 12] [--seed 0] [--rounds 15] [-o F.json]
 
-Dense networks of two-way layers, as Pelee has them, at 64 pixels: tens of operators of some ten microseconds each,
-where what is not a kernel counts. Each is searched with the effort of `optimize` and a database of its own; then the
-schedule found and the sequential one are run as a whole, in turn with the yardstick. `predicted` is what `optimize`
-says; `now` is the same at the speed that the yardstick has beside the wholes.
+The networks are dense networks of two-way layers like Pelee, at 64 pixels: tens of operators of some ten microseconds,
+where overhead matters. Each is searched with the effort of `optimize` and a database of its own. Then the schedule
+found and the sequential one run as whole models, interleaved with the calibration kernel. `predicted` is the latency
+that `optimize` reports; `now` is the same at the speed of the machine during the whole runs.
 """
 
 from __future__ import annotations

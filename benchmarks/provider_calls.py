@@ -1,13 +1,13 @@
-"""Latency of an exported model: plain onnxruntime, iosched as its provider, and our runtime by Python and by C.
+"""Latency of an exported model: plain onnxruntime, iosched as its provider, and our runtime from Python and from C.
 
     python benchmarks/provider_calls.py [--networks zoo:squeezenet,...] [-o benchmarks/results/provider-calls.json]
 
 All alternatives run the same file, interleaved, in one process. One Relu of one float, on one lane and on two, shows
-the overhead of a call; a sample is the median of many calls. Of networks, with greedy schedules, it is the median of a
+the overhead of a call; a sample is the median of many calls. For networks, with greedy schedules, it is the median of a
 few, after this process has become idle. `C` is `iosched_plan_run` with arrays prepared once.
 
 Options:
-    --pinned: pins the lanes of the provider and of C, as our runtime by Python does.
+    --pinned: pins the lanes of the provider and of C, as our runtime does from Python
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EMULATED: `provider_versions.py` on a processor that is only emulated; times mean nothing.
+"""EMULATED: `provider_versions.py` on an emulated processor; times mean nothing.
 
     python benchmarks/provider_emulated.py PYTHON [-o benchmarks/results/provider-aarch64.json]
 
@@ -6,8 +6,8 @@ PYTHON is an executable that runs the Python of that processor, with the wheel a
 
     qemu-aarch64-static -cpu cortex-a76 -L ROOT ROOT/usr/bin/python3.11
 
-ROOT holds Debian's packages of that processor, and as `ROOT/proc/cpuinfo` what its kernel would show: onnxruntime ends
-with a segmentation fault where it finds the host's. Measures nothing.
+ROOT has Debian's packages of that processor, and as `ROOT/proc/cpuinfo` the text that its kernel would show: with the
+host's, onnxruntime ends with a segmentation fault. Measures nothing.
 """
 
 from __future__ import annotations

@@ -1,22 +1,21 @@
-"""Which of many small networks are fast: by FLOPs, by sequential latency, by sums of stages, and in truth.
+"""Compares ways to order small networks by latency: FLOPs, sequential latency, sums of stages, and measured latency.
 
     python benchmarks/rank.py [--variants 60] [--size 64] [--passes 9] [--minutes 5] [-o F.json]
 
 Networks are sampled from a space around MobileNetV2 (`models/zoo/mnasnet.py`). Each is optimized as `iosched optimize`
-does it, with one profile database for all: what ships is measured as a whole, in turn with its rivals. That is minutes
-apart for two networks, in which the speed of a shared machine changes by a quarter, for all of one's candidates alike.
-So the truth that orders are held against is taken again: what ships of each network is measured in turn with its
-operators one after another and with the yardstick of this machine, in several passes over all networks, and what they
-took is divided by what the yardstick took beside them.
+does it, with one profile database for all. `optimize` measures two networks minutes apart, and the speed of a shared
+machine changes by a quarter in that time. So the true latency is measured separately: the shipped schedule of each
+network runs interleaved with its sequential schedule and the calibration kernel, in several passes over all networks,
+and is divided by the latency of the kernel.
 
-Kendall's tau says how well an order agrees with that of these latencies: 1 is the same order, 0 is none. Its interval
-is that of the percentiles of bootstrap samples of the networks. What the file of results has is not measured again:
-call the script until it says that nothing is missing. The database and the schedules lie in `results/rank/`.
+Kendall's tau measures how well an order agrees with that of these latencies: 1 is the same order, 0 is no relation. Its
+interval has the percentiles of bootstrap samples of the networks. Networks in the results file are not measured again:
+repeat the call until it reports that nothing is missing. The database and the schedules are in `results/rank/`.
 
 Options:
     --size: pixels of an image's side
-    --minutes: how long this call may take
-    --passes: in which what ships is measured again
+    --minutes: time limit of this call
+    --passes: repetitions of the true latency
     --output: raw results as JSON
 """
 

@@ -1,30 +1,28 @@
-"""What the search loses on a CPU by not measuring every stage: schedules of both searches, run as a whole, in turn.
+"""Loss of a CPU search by not measuring every stage: schedules of both searches run as whole models, interleaved.
 
     python benchmarks/regret.py [--network squeezenet|FILE.onnx] [--block N] [--pairs 3] [--rounds 15] [-o F.json]
     python benchmarks/regret.py --list --network inception_v3       # blocks and their stages; measures nothing
 
-A pair is a search with the effort of `optimize` and a search with much more, each with a database of its own, so that
-each is misled by noise of its own. Much more is every stage where there are at most `--most` of them, and else bounds
-that are taken less seriously (times 0.8), no tolerance and a limit on measurements. Then all schedules found run as a
-whole, each with its own stages in one plan, A B C A B C; between two runs other bytes pass through the caches, as
-many as the model has weights. The regret of a pair is the median over the rounds of (default / much more) - 1. Its mean
-over pairs has a 95 % interval by bootstrap: pairs are drawn, and in each pair rounds. Equal schedules have none.
+A pair is a search with the effort of `optimize` and one with much more effort, each with a database of its own and so
+with independent noise. The second search measures every stage if there are at most `--most`; otherwise it multiplies
+bounds by 0.8 and has no tolerance and a limit on measurements. Then all schedules found run as whole models,
+interleaved, A B C A B C, with a cache flush between runs. The regret of a pair is the median over the rounds of
+(default / more effort) - 1. Its mean over pairs has a 95 % bootstrap interval over pairs, and over the rounds of each
+pair. Equal schedules have no regret.
 
-The search with more effort is misled by noise as well. So a second number compares each schedule of the default effort
-with the best of all that were found: which one is the best is said by the odd rounds, and what it takes by the even
-ones, and the other way round.
+Noise misleads the search with more effort too. So a second number compares each schedule of the default effort with the
+best schedule of all searches: the odd rounds choose the best one and the even rounds measure it, and vice versa.
 
-A turn in which something else had the cores (`profiler/measuring/disturbance.py`) is taken again, up to five times.
-
-Pairs are added to those that the results file has: a machine that is quiet for some minutes at a time is enough.
+A run with interference (`profiler/measuring/disturbance.py`) is repeated, up to five times. Pairs are added to those in
+the results file, so a machine that is quiet for some minutes at a time is sufficient.
 
 Options:
     --network: a name from `iosched zoo list`, or a file
-    --block: a block of the network by its number; by default all of it
+    --block: number of a block of the network; by default all of it
     --list: list the blocks, and measure nothing
-    --pairs: of searches, in this call
-    --rounds: in which all schedules are run
-    --most: stages of a block that are measured one and all
+    --pairs: searches of each kind in this call
+    --rounds: samples of each schedule
+    --most: number of stages of a block up to which all are measured
     --output: raw results as JSON; calls are added to those in it
 """
 

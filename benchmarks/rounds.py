@@ -1,20 +1,20 @@
-"""How many questions a search asks at once, round by round: what several machines could gain on it at most.
+"""Counts the questions of each round of a search, which limit the speedup by several machines.
 
     python benchmarks/rounds.py MODEL... -o results/rounds.json     # zoo:NAME, light_NAME, or a file; adds to results
     python benchmarks/rounds.py --cpu MODEL... -o results/rounds.json
 
-Latencies are those of the analytic model of a V100, and of two made-up lanes with noise, with the effort that
-`optimize` makes on a CPU; with `--cpu` they are measured on this one, which takes as long as a search. A round is what
-a search hands over before it asks it (`Prefetchable`), without what is known already from rounds before, also by
-another stage with the same signature.
+Latencies are those of the analytic model of a V100, and of two simulated lanes with noise under the effort that
+`optimize` makes on a CPU. With `--cpu` they are measured on this CPU, which takes as long as a search. A round is the
+set of questions that a search announces at once (`Prefetchable`), without those that an earlier round or another stage
+with the same signature has answered.
 
-The limit for n workers takes it that all answers take equally long, that a round begins when the one before it has
-ended, and that everything else takes no time: all questions over the sum of ceil(round / n).
+The limit for n workers assumes equally long answers, no overlap of rounds, and no other cost: it is the number of
+questions divided by the sum of ceil(round / n).
 
 Options:
     models: zoo:NAME, light_NAME of the onnx package, or a file
     --cpu: measure on this CPU
-    --output: raw results as JSON; those that are in it stay
+    --output: raw results as JSON; those in it are kept
 """
 
 from __future__ import annotations

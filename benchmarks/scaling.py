@@ -1,9 +1,9 @@
-"""Says how well a few measured kernels of a GPU tell what its other kernels take; see reports/analytic-evidence.md.
+"""Predicts a GPU's kernels from a few measured kernels of it; see reports/analytic-evidence.md.
 
 Run as `python benchmarks/scaling.py --data FOLDER [-o FILE.json]`; it takes a minute and measures nothing. The folder
-is that of `kernels.py`. Of kernels that others measured on a GPU some are drawn as those of a network; a few of them,
-again drawn, are given away, and the others predicted by the model, scaled in several ways by those. What is told is
-the mean absolute logarithm of measured over predicted latencies, and that of the mean of them.
+is that of `kernels.py`. From the kernels that others measured on a GPU, some are drawn as those of a network. A few of
+these, drawn again, are known, and the model predicts the others, scaled by the known ones in several ways. The results
+are the mean absolute logarithm of measured over predicted latencies, and that of their mean.
 
 Options:
     --data: folder with the measurements

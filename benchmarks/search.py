@@ -1,11 +1,11 @@
-"""What the search costs and how near it comes to its bound, on the zoo's networks.
+"""Effort of the search and its distance from the bound, on the zoo's networks.
 
 Run as `python benchmarks/search.py [--device v100 | --cpu] [--limit N]… [--tolerance PART]… [-o FILE.json]`.
 
-By default no latency is measured, on a made-up two-lane machine: a stage takes what its operators' arithmetic and
-traffic say, its groups placed on two lanes the longest first, times a noise of its own, so that the same run gives the
-same numbers on every machine but for the seconds. `--device` takes the analytic model of a GPU instead. `--cpu`
-measures every stage on this machine, into a database of its own; `seconds` then leaves out what measuring took.
+By default no latency is measured. On a simulated machine of two lanes, a stage takes the time of its operators'
+arithmetic and traffic, with groups placed on two lanes, the longest first, times a noise of its own. So the same run
+gives the same numbers on every machine, except for the seconds. `--device` uses the analytic model of a GPU instead.
+`--cpu` measures every stage on this machine, into a database of its own; `seconds` then excludes the measurements.
 """
 
 from __future__ import annotations

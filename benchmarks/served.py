@@ -1,10 +1,10 @@
-"""What servers of a model do to each other: threads that share cores, that the system places, and under a CPU quota.
+"""Interference between servers of a model: threads that share cores, unpinned threads, and a CPU quota.
 
     python benchmarks/served.py [--group FOLDER] [--rounds 8] [--seconds 1.5] [-o F.json]
 
-Each line of the table is one or more processes that run a network all the time, one operator after another on all their
-threads. Lines are measured in turn, n seconds in each round; every single run counts. With `--group`, a folder of
-a control group with a quota of less than two cores, some processes are put into that:
+A line of the table is one or more processes that run a network all the time, one operator after another on all their
+threads. Lines are interleaved, n seconds in each round; every single run counts. With `--group`, a folder of a control
+group with a quota of less than two cores, some processes run in that:
 
     mkdir /sys/fs/cgroup/cpu/served; echo 150000 > /sys/fs/cgroup/cpu/served/cpu.cfs_quota_us     # version 1, as root
 

@@ -1,4 +1,4 @@
-"""What one request costs in `iosched.serve_together`, where the model takes nothing.
+"""Overhead of a request to `iosched.serve_together`, with a model that takes no time.
 
     python benchmarks/served_calls.py [--output benchmarks/results/served_calls.json]
 

@@ -1,25 +1,25 @@
-"""Requests of their own for two and four models: iosched.serve_together, sessions, OpenVINO's streams and processes.
+"""Independent requests for two and four models: iosched.serve_together, sessions, OpenVINO's streams, and processes.
 
     python benchmarks/keras_models.py build --networks EfficientNetB0,NASNetMobile    # needs the extra [bench]
     python benchmarks/serving_load.py [--networks zoo:squeezenet,...] [--seeds 5] [--requests 2000] [-o results.json]
 
-Networks are optimized first. Each set of models gets Poisson arrivals with rates that need equal times of each alone.
+Networks are optimized first. Each set of models gets Poisson arrivals, with rates that need equal times of each alone.
 The capacity of a set is the highest load at which the best baseline keeps the p99 of all models below five times their
-latency alone, found by bisection. Points are shares of it. All alternatives get the same requests in segments in turn.
-Each seed has its part of a point's requests; what the results file has is not measured again. To measure a point with
-more requests, take other seeds: its ratios are of the seeds with the most requests.
+latency alone, found by bisection. Points are shares of it. All alternatives get the same requests, in interleaved
+segments. Each seed has its share of a point's requests; points in the results file are not measured again. To measure a
+point with more requests, use other seeds: its ratios are of the seeds with the most requests.
 
 SIMULATED: policies on 8 and 16 cores, by the dispatcher of iosched and latencies that are measured on one core and on
 all, and extended to more by Amdahl's law. Requests do not share cores.
 
 Options:
     --folder: optimized networks, made where they are missing
-    --first-seed: those that follow are used too, `--seeds` in all
+    --first-seed: the first of `--seeds` seeds
     --sets: comma-separated sets of indices of networks, such as 03,12,0123
     --shares: points, as shares of the capacity
     --requests: of all models at a point, but at least 400 of each
     --baselines: comma-separated alternatives at the points; all by default
-    --capacity-requests: least number of requests of each model to decide whether a load is below the capacity
+    --capacity-requests: minimum number of requests of each model for a decision about the capacity
     --output: raw results as JSON
 """
 

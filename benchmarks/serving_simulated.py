@@ -3,10 +3,10 @@
     python benchmarks/serving_simulated.py [--output benchmarks/results/serving_simulated.json]
 
 The dispatcher is the real one. Runs take the times below on one core, and are 1.7 times as fast on two. Requests
-arrive at random (Poisson), those of all models equally often. In the baseline, a session for each model, all requests
-run at once and share the cores equally. Sharing costs nothing, and memory bandwidth is not simulated.
+arrive at random (Poisson), equally often for each model. In the baseline, a session for each model, all requests run at
+once and share the cores equally. Sharing costs nothing, and memory bandwidth is not simulated.
 
-At 70 % of the capacity, a model of 5 ms beside one of 200 ms has a p99 of 591 ms in order of arrival, 187 ms with the
+At 70 % of the capacity, a model of 5 ms next to one of 200 ms has a p99 of 591 ms in order of arrival, 187 ms with the
 shortest first, and 20 ms where it may share cores; 33 ms in sessions, which give the long one 1261 instead of 795 ms.
 """
 

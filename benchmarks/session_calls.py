@@ -1,9 +1,9 @@
-"""What one call costs in `iosched.InferenceSession` and in onnxruntime's own session, where the model takes nothing.
+"""Overhead of a call of `iosched.InferenceSession` and of onnxruntime's session, with a model that takes no time.
 
     python benchmarks/session_calls.py [--output benchmarks/results/session_calls.json]
 
-Both run the same file on one thread, in turn, round by round; a sample is the median of the calls of a round. The model
-is one Relu of 8 numbers, optimized as `iosched` would ship it, so all that is measured is the way there and back.
+Both run the same file on one thread, interleaved; a sample is the median of the calls of a round. The model is one Relu
+of 8 numbers, optimized as `iosched` would ship it.
 """
 
 from __future__ import annotations

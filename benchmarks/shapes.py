@@ -1,12 +1,12 @@
-"""Graphs of shapes that are hard on the search: how long it takes, in how much memory, and what it brings over greedy.
+"""Graphs that are hard to search: seconds, memory, and speedup over greedy.
 
     python benchmarks/shapes.py [--shapes "ladder of 2,000,chain of 5,000"] [-o F.json]
 
-Operators are of five kinds on the made-up two-lane machine of `search.py`, with at most as many measurements as on the
-CPU; each shape is searched in a process of its own. Nothing is measured but seconds and memory.
+Operators are of five kinds on the simulated two-lane machine of `search.py`, with the limit on measurements that a CPU
+has; each shape is searched in a process of its own. Only seconds and memory are measured.
 
 Options:
-    --one: search this one here and print it as JSON
+    --one: search this shape in this process and print it as JSON
     --output: raw results as JSON
 """
 

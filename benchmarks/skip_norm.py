@@ -1,9 +1,9 @@
-"""A sum and its normalization as onnxruntime's one kernel for both, and as its two kernels for each.
+"""A sum and its normalization as one kernel of onnxruntime, and as one kernel each.
 
     python benchmarks/skip_norm.py       # a minute; writes results/skip_norm.json
 
-onnxruntime makes one node of both where it loads a transformer; `runtime/cpu/rewrite/skip_norm.py` takes it apart. Both
-run on one thread, in turn, round by round; a sample is the median of the calls of a round.
+onnxruntime makes one node of both when it loads a transformer; `runtime/cpu/rewrite/skip_norm.py` splits it. Both run
+on one thread, interleaved; a sample is the median of the calls of a round.
 """
 
 from __future__ import annotations

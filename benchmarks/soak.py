@@ -1,12 +1,12 @@
-"""Whether memory stays flat and answers right: many runs of one plan, many loads of one model, and many threads.
+"""Whether memory stays constant and outputs correct: many runs of one plan, many loads of one model, and many threads.
 
     python benchmarks/soak.py                                                   # two minutes
-    python benchmarks/soak.py --kind onnx_read read sessions loaded             # what grows when models are loaded: ten
+    python benchmarks/soak.py --kind onnx_read read sessions loaded             # growth by loading models: ten minutes
 
-A small network runs by its schedule on two lanes of the compiled executor. Memory is what the process has resident.
+A small network runs by its schedule on two lanes of the compiled executor. Memory is the resident set of the process.
 
 Options:
-    --part: of all runs and loads
+    --part: share of all runs and loads
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""How much the bytes that pass through the caches before each run change what stages take, on this machine's CPU.
+"""Effect of the bytes flushed through the caches before each run on stage latencies, on this machine's CPU.
 
     python benchmarks/sweeps.py [--models 'inception:64 0,light_squeezenet,...'] [--rounds 31] [--seconds 15]
                                 [--minutes 5] [--list] [-o F.json]
 
-A stage is measured after about as many bytes have been read as its model has weights (`flushed_nbytes`). For models of
-many sizes, the sequential schedule and one that a search found: the sum of their stages after a quarter as many bytes
-as the weights have up to four times as many, and the schedule as a whole in a row, all within each round. What a rule
-says that sweeps other bytes is one of these sums or lies between two: the second table compares rules. The third has a
-stage that computes next to nothing, after as many bytes: what is not weights and has to be brought back as well.
+A stage is measured after a flush of about as many bytes as its model has weights (`flushed_nbytes`). For models of many
+sizes, the sequential schedule and the schedule found are measured within each round: the sum of their stages after
+flushes of a quarter to four times the weights, and the whole schedule in a row. A rule that flushes another number of
+bytes is one of these sums or lies between two; the second table compares rules. The third has a stage that computes
+nearly nothing, after the same flushes: it shows the data besides weights that must be read again.
 
-Models are variants of spaces in the box by their number, as `exploring.py` draws them, networks of `predicted.py`
-(`small 3`), and the onnx package's `light_*`. Models that the file of results has are not measured again: call the
-script until it says that nothing is missing.
+Models are numbered variants of the built-in spaces, drawn as in `exploring.py`, networks of `predicted.py` (`small 3`),
+and the `light_*` of the onnx package. Models in the results file are not measured again: repeat the call until it
+reports that nothing is missing.
 
 Options:
-    --rounds: at most, of each model
-    --seconds: after which no further round of a model begins
-    --minutes: how long this call may take
-    --list: say what is missing, and measure nothing
+    --rounds: maximum for each model
+    --seconds: time limit for starting another round of a model
+    --minutes: time limit of this call
+    --list: print what is missing, and measure nothing
     --output: raw results as JSON
 """
 

@@ -1,4 +1,4 @@
-"""What the scripts share: the command line, networks on devices, results with their provenance, tables and charts."""
+"""Shared code of the scripts: the command line, networks on devices, results with provenance, tables and charts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Images a second on all cores of this CPU: teams of cores, onnxruntime in one session and in several, and OpenVINO.
+"""Images per second on all cores of this CPU: teams of cores, onnxruntime in one session and in several, and OpenVINO.
 
     python benchmarks/throughput_cpu.py MODEL... [--batch-sizes 1,8,32] [--seconds 60] [-o results.json]
 
-MODEL is a file or `zoo:NAME`. All ways to divide the cores into teams are measured with schedules that need no search,
-in turn with onnxruntime's one session for all cores, its sessions of one thread, which run requests of their own or
-shares of the batch, and OpenVINO in its throughput settings. Outputs are compared with onnxruntime's first.
+MODEL is a file or `zoo:NAME`. All divisions of the cores into teams are measured with schedules that need no search.
+They run interleaved with onnxruntime's one session for all cores, its sessions of one thread (with a request each, or
+with shares of the batch), and OpenVINO in its throughput settings. Outputs are first compared with onnxruntime's.
 """
 
 from __future__ import annotations

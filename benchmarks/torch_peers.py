@@ -1,4 +1,4 @@
-"""The bundled networks in PyTorch, without anything else that would have to be installed."""
+"""The bundled networks in PyTorch, which need no other package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs too wide to be searched whole: 200 convolutions, twenty side by side, under the analytic model of a V100.
+"""Graphs that are too wide to search whole: 200 convolutions, twenty concurrent, under the analytic model of a V100.
 
     python benchmarks/wide.py [--graphs 4] [-o F.json]
 

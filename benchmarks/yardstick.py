@@ -1,9 +1,9 @@
-"""Whether a fixed convolution, timed beside a stage, tells how fast the machine was: variation with and without it.
+"""Whether the calibration kernel shows the speed of the machine: variation of stage latencies with and without it.
 
     python benchmarks/yardstick.py [--seconds 100] [-o F.json]
 
-Three stages of Inception V3 in turn for so long, each as ten runs between two looks at the yardstick. The variation
-(standard deviation of the logarithm) of a stage's medians is given as they are, and corrected.
+Three stages of Inception V3 run interleaved for this time, each as ten runs between two runs of the kernel. The
+variation is the standard deviation of the logarithm of a stage's medians, with and without correction.
 """
 
 from __future__ import annotations
