@@ -37,7 +37,7 @@ _WIDTH = 60
 
 
 class ClusterView:
-    """What a person sees of the workers while a job runs: a `TerminalObserver` and a `PoolObserver`.
+    """Live display of the workers of a job: a `TerminalObserver` and a `PoolObserver`.
 
     Without a terminal only lines are printed; with `-q` none.
     """
@@ -110,7 +110,7 @@ class ClusterView:
 
 
 def lines_of(status: PoolStatus | None) -> list[str]:
-    """What each worker does, a line for each; and how much is done and waits."""
+    """A line for the task of each worker, and the numbers of finished and waiting tasks."""
     if status is None:
         return []
     names = [f"{each.node}, {each.device}" for each in status.workers]
@@ -141,7 +141,7 @@ def cluster_view() -> Iterator[ClusterView]:
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """What a command had of a cluster: its text, and how its workers were at the end."""
+    """A command's use of a cluster: its text, and its workers at the end."""
 
     text: str
     status: PoolStatus
@@ -154,7 +154,7 @@ def with_pool(
     do: Callable[[ClusterPool, ClusterView], R],
     budget_s: float | None = None,
 ) -> tuple[R, ClusterUse]:
-    """What `do` returns of the workers of a cluster, which end with it; `budget_s` is the time that it may take.
+    """The result of `do` with the workers of a cluster, which end with it; `budget_s` is its time limit.
 
     Raises:
         UsageError: the text means no cluster, or a local one of more threads than processors.
@@ -170,7 +170,7 @@ def with_pool(
 
 
 def cluster_object(used: ClusterUse | None) -> dict[str, object]:
-    """What `--json` says of the workers that a command had, at its end; nothing where it ran on this machine."""
+    """The entry of `--json` about the workers of a command, at its end; empty if it ran on this machine."""
     if used is None:
         return {}
     workers = Counter(each.device for each in used.status.workers)

@@ -131,7 +131,7 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def fp16_notes(result: OptimizeResult) -> list[str]:
-    """What fp16 would gain."""
+    """The speedup of fp16."""
     if result.fp16 is None:
         return []
     fp16_us, speedup = result.fp16.latency_us.value, result.fp16.speedup

@@ -33,9 +33,7 @@ MEASUREMENTS = 50
 """The number of stages measured by default if the database does not have them; this takes some seconds."""
 
 MOST_IN_TURN = 3
-"""How many other places are measured interleaved with the present one: those that look best. This takes a second or
-two.
-"""
+"""Number of other places that are measured interleaved with the present one: those that look best."""
 
 
 @dataclass(frozen=True)

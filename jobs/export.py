@@ -26,7 +26,7 @@ from iosched.scheduler.transfer import fitted
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What `export` wrote.
+    """The files that `export` wrote.
 
     Attributes:
         model: the ONNX file.

@@ -67,7 +67,7 @@ class MatrixSettings:
 
     @property
     def opening(self) -> OpenSettings:
-        """How the model is to be opened on each device."""
+        """Settings for opening the model on each device."""
         return OpenSettings(
             self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
         )

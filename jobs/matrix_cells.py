@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to search on a device."""
+    """Settings of a search on a device."""
 
     device: str
     opening: OpenSettings

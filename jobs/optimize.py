@@ -152,7 +152,7 @@ class _OptimizeJob:
         return replace(result, search_seconds=search_seconds)
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
-        """What ships and the seconds of the search; one operator after another if no other plan runs."""
+        """The plan that ships and the seconds of the search; one operator after another if no other plan runs."""
         here = self.opened.here
         has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)

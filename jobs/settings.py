@@ -89,7 +89,7 @@ class OptimizeSettings:
 
     @property
     def opening(self) -> OpenSettings:
-        """How the model is to be opened on the device."""
+        """Settings for opening the model on the device."""
         return OpenSettings(
             *(self.threads, self.precision, self.barriers, self.layout, self.launch, self.resume),
             objective=self.objective,

@@ -221,7 +221,7 @@ class TimeBudget:
 
     @property
     def least_rounds(self) -> int:
-        """How many rounds are taken in any case."""
+        """Minimum number of rounds."""
         return self.least if self.can_decide else 1
 
     @property
@@ -229,7 +229,7 @@ class TimeBudget:
         return WARMUP_ROUNDS + self.least
 
     def comparison(self, usual: Budget, n_candidates: int) -> Budget:
-        """How long to measure `n_candidates` whole models in turn: `usual`, or less if there is less time."""
+        """Limits for measuring `n_candidates` whole models interleaved: `usual`, or less if there is less time."""
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return usual
@@ -240,14 +240,14 @@ class TimeBudget:
         return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least, repeats)
 
     def choice(self, latencies_us: Collection[float]) -> Budget | None:
-        """How long to measure all ways, of about these latencies: a few rounds; None if there is no time for it."""
+        """Limits for measuring all ways, of about these latencies: a few rounds; None if there is no time for it."""
         left_s = self.remaining_s(CHOSEN)
         if left_s < (WARMUP_ROUNDS + QUICK.rounds) * _round_s(latencies_us):
             return None
         return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
 
     def comparison_of(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
-        """How long to measure candidates of about these latencies in turn: `usual`, or less if there is less time.
+        """Limits for measuring candidates of about these latencies interleaved: `usual`, or less if there is less time.
 
         No round is left out that it takes to say which one is faster.
         """

@@ -101,7 +101,7 @@ def is_well_formed(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
 
 
 def schema_violation(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
-    """How a node violates its operator's schema in these opsets; "" if it does not."""
+    """The error by which a node violates its operator's schema in these opsets; "" if there is none."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
     context.opset_imports = dict(opsets)

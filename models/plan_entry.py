@@ -24,7 +24,7 @@ _TAIL_NBYTES = 1024
 
 @dataclass(frozen=True)
 class PlanEntry:
-    """What an exported model says of its plan.
+    """The reference to its plan in an exported model.
 
     Attributes:
         file: the plan's name in the model's folder.

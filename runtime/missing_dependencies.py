@@ -19,7 +19,7 @@ _MEANINGS = (
 
 
 def way_to_install(extra: str | None, options: str = "") -> str:
-    """How to install iosched with an extra: from a clone, since it is on no package index."""
+    """The command to install iosched with an extra: from a clone, since it is on no package index."""
     package = "." if extra is None else f"'.[{extra}]'"
     return f"run in a clone of iosched: pip install {options}{package}"
 

@@ -30,7 +30,7 @@ SETTLED_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class SessionsSettings:
-    """How sessions run.
+    """Settings of sessions.
 
     Attributes:
         lanes: number of concurrent sessions; 1 runs them one after another.
@@ -62,7 +62,7 @@ def serial_settings(threads: int) -> tuple[SessionsSettings, ...]:
 
 
 def parallel_settings(count: int, threads: int) -> SessionsSettings | None:
-    """How a user of `threads` cores would run `count` models at the same time; None for one lane."""
+    """The settings by which a user of `threads` cores would run `count` models concurrently; None for one lane."""
     lanes = min(count, threads)
     return SessionsSettings(lanes, threads // lanes) if lanes > 1 else None
 

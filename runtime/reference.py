@@ -35,7 +35,7 @@ _DYNAMIC_BLOCK_BASE = 4
 
 @dataclass(frozen=True)
 class ReferenceSettings:
-    """How plain onnxruntime runs a model.
+    """Settings of plain onnxruntime for a model.
 
     Attributes:
         mode: one operator after another, or independent ones at the same time.
@@ -210,7 +210,7 @@ def _options(settings: ReferenceSettings) -> Any:
 
 
 def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
-    """What to open to get the original model, bound to the shapes of `model`.
+    """The model or path to open for the original model, bound to the shapes of `model`.
 
     Returns:
         The source, for which `options` of onnxruntime are prepared, and arrays that must outlive the session.

@@ -267,7 +267,7 @@ class _Weighed:
 
 PlacementKind = Literal["alone", "fewer", "with_stage", "by_stages"]
 Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
-"""How the present placement compares with all others; see `StagePlacement.verdict`."""
+"""Comparison of the present placement with all others; see `StagePlacement.verdict`."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class BlockSearch:
         return found
 
     def blocks(self, found: BestKnown) -> Iterator[Block]:
-        """That schedule for each of the blocks."""
+        """The best schedule of each block."""
         for index, part in self.parts.items():
             name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
             yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)

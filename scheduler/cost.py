@@ -38,7 +38,7 @@ class OperatorBounds(Protocol):
 
     @property
     def lanes(self) -> int:
-        """How many operators can run concurrently at full speed, such as the number of cores."""
+        """Number of operators that can run concurrently at full speed, such as the number of cores."""
         ...
 
     def operator_latency_us(self, name: str) -> float:

@@ -108,7 +108,7 @@ class ScheduleDocument:
 
     @property
     def shipped_without_openvino(self) -> str:
-        """What ships if OpenVINO does but is missing: "iosched", "sequential", or anything else for "reference"."""
+        """The plan that ships if OpenVINO is missing: "iosched", "sequential", or anything else for "reference"."""
         return str(self.runtime.get(WITHOUT_OPENVINO, "reference"))
 
     def teams_on(self, lanes: int) -> Teams | None:
@@ -150,7 +150,7 @@ class ScheduleDocument:
 
     @property
     def launch(self) -> str | None:
-        """How kernels of computed latencies are launched: "graph" or "streams"; None for measured latencies.
+        """The kind of kernel launch of computed latencies: "graph" or "streams"; None for measured latencies.
 
         Old files do not record it: it was "streams".
         """

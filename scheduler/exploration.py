@@ -110,7 +110,7 @@ class Exploration:
         return [*found, *self.latencies.bound_questions()] if wanted.bounds else found
 
     def next_round(self, is_over: Callable[[], bool]) -> SearchRound | None:
-        """What to measure next, or None at the end.
+        """The next round of measurements, or None at the end.
 
         Single operators come first: they form the sequential schedule, which an early deadline leaves.
         """

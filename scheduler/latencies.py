@@ -195,7 +195,7 @@ class KnownLatencies:
         return list(found.values())
 
     def groups_first(self, positions: Sequence[int]) -> list[int]:
-        """What to measure to raise the bounds of these stages: their unmeasured groups, else the stages themselves.
+        """The stages to measure to raise the bounds of these: their unmeasured groups, else the stages themselves.
 
         A group is a stage of its own, and bounds every stage that contains it (`OperatorBounds`).
         """

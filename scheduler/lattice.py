@@ -99,7 +99,7 @@ def in_order(graph: ComputationGraph, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def count_fitting(predecessors: Iterable[int], max_states: int) -> int:
-    """How many operators, from the first on, fit into a block of at most `max_states` states; at least one.
+    """Number of operators, from the first on, that fit into a block of at most `max_states` states; at least one.
 
     `predecessors` are masks in topological order. Stops counting at the limit: O(operators * max_states).
     """

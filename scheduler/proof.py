@@ -1,4 +1,4 @@
-"""What is proven of a schedule, and when proofs of blocks prove the whole graph.
+"""Proofs about a schedule, and the condition under which proofs of blocks prove the whole graph.
 
 A schedule is *optimal* if no legal schedule of the whole graph, under the same pruning, takes less under the same cost.
 The search proves this for each block. Both are the same if no schedule gains by a stage across a cut between blocks:

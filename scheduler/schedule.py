@@ -15,7 +15,7 @@ Scope = Literal["whole", "blocks"]
 
 
 class Strategy(StrEnum):
-    """How a stage runs."""
+    """The way a stage runs."""
 
     CONCURRENT = "concurrent"  # groups side by side
     MERGE = "merge"  # operators of one type stacked into one

@@ -97,8 +97,8 @@ STAGE_RULES: dict[Strategy, StageRule] = {
 """In order of preference for equal latencies (thesis, algorithm 1)."""
 
 _BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
-"""How the stages of a block's states may run. Files may contain sessions, but none is searched: they were no faster
-than stages (ADR 0039).
+"""Strategies for the stages of a block's states. Files may contain sessions, but none is searched: they were no faster
+(ADR 0039).
 """
 
 
@@ -108,7 +108,7 @@ SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
     "merge": (Strategy.MERGE,),
     "dos": _BY_STATES,
 }
-"""How stages of two and more operators may run in a search; a single operator always runs by `Strategy.CONCURRENT`."""
+"""Strategies of a search for stages of several operators; a single operator always runs by `Strategy.CONCURRENT`."""
 
 LANES: Literal["lanes"] = "lanes"
 """The baseline of `list_scheduling`, which needs latencies of operators."""

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 Objective = Literal["latency", "throughput"]
-"""What a schedule optimizes: the latency of one run, or the throughput of all cores."""
+"""The objective of a schedule: the latency of one run, or the throughput of all cores."""
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput")
 DEFAULT_OBJECTIVE: Objective = "latency"
@@ -26,9 +26,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Teams:
-    """How the cores share the work: concurrent runs of the model, teams of each, and images that a team computes at
-    once.
-    """
+    """Division of the work among the cores: concurrent runs, teams of each, and images per run of a team."""
 
     requests: LaneCount
     count: LaneCount

@@ -15,7 +15,7 @@ from iosched.scheduler.strategies import STAGE_RULES
 
 @dataclass(frozen=True)
 class Style:
-    """How an operator is drawn.
+    """Appearance of an operator.
 
     Attributes:
         type: the operator's type.
@@ -38,7 +38,7 @@ class Style:
 
     @property
     def kind(self) -> str:
-        """What decides its colour: the models, or the family if there is one model."""
+        """The key of its colour: the models, or the family if there is one model."""
         return self.models or FAMILIES[self.family].name
 
 

@@ -35,7 +35,7 @@ _SESSIONS = 32
 """About how many copies of the weights all methods have open at the same time, and half as much again."""
 
 _LEAST_LIKELY = 1.5
-"""How many times as long as the best one a schedule may be expected to take, and still be run."""
+"""Maximum expected latency of a schedule that is still run, over that of the best one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -196,7 +196,7 @@ _NO_TIME = "OpenVINO was not compared in every setting because the time ran out:
 
 
 _LEAST_GAIN = 1.005
-"""How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
+"""Minimum speedup by computed latencies: a table would not show a smaller one."""
 
 _Choice = tuple[RowName, str, Interval | None]
 """The row to ship, the reason, and the ratio."""

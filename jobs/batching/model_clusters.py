@@ -60,7 +60,7 @@ class BatchSettings:
 
     @property
     def opening(self) -> OpenSettings:
-        """How models are to be opened on the device."""
+        """Settings for opening models on the device."""
         return OpenSettings(
             self.threads, self.precision, launch=self.launch, resume=self.resume, gap_percent=self.gap_percent
         )

@@ -56,7 +56,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class ResultsDifference:
-    """How two results of `bench` differ.
+    """Differences of two results of `bench`.
 
     Attributes:
         rows: those that both have, batch size by batch size.

@@ -14,7 +14,7 @@ from iosched.scheduler.transfer import fitted
 
 @dataclass(frozen=True)
 class SchedulesDifference:
-    """How two schedule files differ.
+    """Differences of two schedule files.
 
     Attributes:
         before: the first one, in the names of the second one's model if that is known and has the same structure.

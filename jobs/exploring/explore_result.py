@@ -18,7 +18,7 @@ State = Literal["complete", "stopped", "failed", "running"]
 
 @dataclass(frozen=True)
 class Latency:
-    """How a latency of a variant on one device was found, in microseconds; see `jobs.ranking.model_cost.ModelCost`."""
+    """Origin of a variant's latency on one device, in microseconds; see `jobs.ranking.model_cost.ModelCost`."""
 
     cost: str
     low_us: float | None = None

@@ -29,7 +29,7 @@ from iosched.profiler.store.process import is_alive, this_process
 
 _CLAIM, _FEEDBACK = "claim", "feedback"
 _BEAT_S, _SILENT_S = 10.0, 60.0
-"""How often a process says that it is evaluating a trial, and after how long it is thought to have ended."""
+"""Seconds between a process's signs of life for a trial, and seconds without one after which it counts as ended."""
 
 _MOST_ATTEMPTS = 3
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
@@ -90,7 +90,7 @@ class OpenedStudy:
             raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
 
     def point(self, feedback: Feedback) -> Point | None:
-        """How a variant compares with others; None if a value is missing that this takes."""
+        """The objective values by which variants compare; None if one is missing."""
         values = feedback.values
         if any(name not in values for name in self.card.names):
             return None

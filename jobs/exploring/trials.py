@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # Optuna is optional
     from iosched.jobs.exploring.study import StudyStrategy
 
 _WAIT_S = 0.2
-"""How long to wait for the trials of other processes."""
+"""Time to wait for the trials of other processes."""
 
 _MOST_REASON = 1000
 

@@ -48,7 +48,7 @@ _LATE = 0.2
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What is sent, and to which alternatives.
+    """The requests, and the alternatives that get them.
 
     Attributes:
         rates: requests per second, by model; empty with `arrivals`.

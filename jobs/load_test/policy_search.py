@@ -138,7 +138,7 @@ def _time_us(run: Run) -> float:
 
 
 def _slowdown(run: Run, other: Run) -> Measured:
-    """How many times as long a run takes while another thread repeats `other`."""
+    """Slowdown of a run while another thread repeats `other`."""
     runs = {"disturbed": partial(_disturbed_us, run, other), "alone": partial(_time_us, run)}
     measured = interleave(runs, _PAIR_ROUNDS, max_seconds=_PAIR_S, least_rounds=LEAST_SAMPLES)
     found = compare(measured["disturbed"], measured["alone"])
@@ -163,7 +163,7 @@ def _disturbed_us(run: Run, other: Run) -> float:
 
 
 def _mean_slowdown(name: str, pairs: Sequence[PolicyPair], rates: Mapping[str, float]) -> float:
-    """How many times as long a request takes next to another, which is of each model as often as those arrive."""
+    """Slowdown of a request next to another one, of each model in proportion to its rate."""
     own = [pair for pair in pairs if pair.model == name]
     return fmean([pair.slowdown.value for pair in own], [rates[pair.other] for pair in own]) if own else 1.0
 

@@ -117,7 +117,7 @@ class LoadedModel:
 
     @property
     def description(self) -> str:
-        """What runs the model, and on how many cores."""
+        """The executor of the model, and its number of cores."""
         return self._executor.description
 
     @property
@@ -137,7 +137,7 @@ class LoadedModel:
 
     @property
     def in_flight(self) -> int:
-        """How many runs go on at the same time; further callers wait. Plain onnxruntime lets all of them go on."""
+        """Number of concurrent runs; further callers wait. Plain onnxruntime lets all of them go on."""
         return self._executor.in_flight
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

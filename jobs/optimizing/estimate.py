@@ -82,7 +82,7 @@ class Estimate:
 
     @property
     def measurements(self) -> int:
-        """How many stages will be measured at most, and measurements repeated."""
+        """Maximum number of stages to measure, and of measurements to repeat."""
         return sum(block.measurements for block in self.blocks) + self.repeats
 
     @property

@@ -24,7 +24,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.unit_graph import join_units
 
 _LOCATING_S, _LEAST_S = 20.0, 2.0
-"""How many seconds operators are tried alone at most, and even if the budget is over."""
+"""Maximum seconds of trying operators alone, even after the budget."""
 
 
 def shipped_plain(

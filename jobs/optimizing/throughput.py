@@ -52,7 +52,7 @@ _WORTH_SEARCHING = 0.8
 _MOST_SEARCHES = 2
 
 _ONE_CORE = ReferenceSettings("sequential", 1)
-"""That of each of several sessions of onnxruntime."""
+"""Settings of each of several sessions of onnxruntime."""
 
 _TRYING = 0.5
 """The part of the budget, without the comparison, for trying teams."""

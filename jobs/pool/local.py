@@ -94,7 +94,7 @@ class LocalPool(WorkerPool):
             pending.set_exception(InterruptedTaskError("interrupted"))
 
     def stopped(self) -> How | None:
-        """How the running task is to stop; None while it is to continue."""
+        """The way the running task has to stop; None while it continues."""
         return self._how or ("now" if self._interrupt.came else None)
 
     def opened(self, device: str, model: Model, settings: OpenSettings) -> OpenModel:

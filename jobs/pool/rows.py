@@ -16,7 +16,7 @@ from iosched.profiler.store.tables import CalibrationRow, Row
 
 _RETRY_S = 0.5
 _LAST_S = 60.0
-"""How long `close` retries while the database is locked or the disk is full."""
+"""Time that `close` retries while the database is locked or the disk is full."""
 
 
 def is_of_gpu(row: Row) -> bool:

@@ -48,7 +48,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What the caller does after an answer, a lost worker, or the end of an assignment.
+    """The caller's next actions after an answer, a lost worker, or the end of an assignment.
 
     Attributes:
         is_first: whether an answer counts; later answers and answers to withdrawn tasks do not.

@@ -24,7 +24,7 @@ W = TypeVar("W")
 R = TypeVar("R")
 
 How = Literal["best", "now", "pruned"]
-"""How to end a task: "best" returns the best known result, "now" no result; "pruned" ends a losing score command."""
+"""How a task ends: "best" returns the best known result, "now" no result; "pruned" ends a losing score command."""
 
 POLL_S = 0.2
 """Interval at which a waiting job checks for an interruption by the user."""

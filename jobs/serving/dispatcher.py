@@ -37,7 +37,7 @@ class _Running:
 
 
 class _Times:
-    """How long runs of a model take.
+    """Latencies of a model's runs.
 
     Attributes:
         sizes: the numbers of cores that a run may have, the largest first.

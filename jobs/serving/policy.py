@@ -1,4 +1,4 @@
-"""How many cores a request gets, and which request comes first: plain data, so that it can be kept in a file."""
+"""The cores of a request, and the order of requests: plain data that can be stored in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_WAITING = 64
 
 @dataclass(frozen=True)
 class ModelPolicy:
-    """How the requests of one model are served.
+    """Rules for serving the requests of one model.
 
     Attributes:
         cores: steps (load, cores) in ascending order of load: up to this load, a request gets at most these cores;
@@ -58,7 +58,7 @@ class ModelPolicy:
 
 @dataclass(frozen=True)
 class ServingPolicy:
-    """How the requests of several models are served.
+    """Rules for serving the requests of several models.
 
     Requests start in the order of: arrival - priority * `priority_s` + expected run time on one core * `length_weight`.
     So short requests pass long ones, but as time passes every request becomes the first.

@@ -43,7 +43,7 @@ class PolicyModel(msgspec.Struct, frozen=True):
 
 
 class PolicyPair(msgspec.Struct, frozen=True):
-    """How many times as long a request of `model` takes next to those of `other`."""
+    """Slowdown of a request of `model` next to those of `other`."""
 
     model: str
     other: str
@@ -73,7 +73,7 @@ class PolicyFile(msgspec.Struct, frozen=True):
 
     @property
     def policy(self) -> ServingPolicy:
-        """How the models are served."""
+        """Rules for serving the models."""
         return ServingPolicy({name: ModelPolicy(each.cores) for name, each in self.models.items()})
 
     def paths(self, path: Path) -> Mapping[str, Path]:

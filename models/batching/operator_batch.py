@@ -41,7 +41,7 @@ Way = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Rule:
-    """How to batch nodes of one kind.
+    """The rule for batching nodes of one kind.
 
     Attributes:
         axes: the axes along which such a layer may be joined.

@@ -44,7 +44,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class BatchRecord:
-    """How a batched model was made.
+    """The replacements that made a batched model.
 
     Attributes:
         composed: the model before batching; large weights may be zeros.

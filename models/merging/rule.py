@@ -17,7 +17,7 @@ _FREE = frozenset({"kernel_shape", "out_channels", "out_features", "pads"})  # a
 
 @dataclass(frozen=True)
 class MergeKey:
-    """What operators must have in common to be merged.
+    """The properties that operators must share to be merged.
 
     Attributes:
         type: the operator's type.

@@ -139,7 +139,7 @@ Entry = Instance | Choice | Primitive
 
 @dataclass(frozen=True)
 class Record:
-    """How a variant was made from its base model.
+    """The changes that made a variant from its base model.
 
     Attributes:
         name: of the base model.

@@ -42,7 +42,7 @@ class ImportedStages:
 
 @dataclass(frozen=True, eq=False)
 class ImportedProfile:
-    """What the profile database has of one model on another machine's device.
+    """Stages of one model in the profile database, from another machine's device.
 
     Attributes:
         measured: its stages; None without usable ones.

@@ -1,4 +1,4 @@
-"""What `resolve.py` knows of a kind of device: the constant `KIND` in the `device.py` of each folder."""
+"""Description of a kind of device for `resolve.py`: the constant `KIND` in the `device.py` of each folder."""
 
 from __future__ import annotations
 

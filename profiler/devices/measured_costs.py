@@ -33,32 +33,32 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     @property
     def measurements(self) -> int:
-        """How many requested stages were measured, here or by others."""
+        """Number of requested stages that were measured, here or by others."""
         ...
 
     @property
     def cache_hits(self) -> int:
-        """How many others were in the database."""
+        """Number of others that were in the database."""
         ...
 
     @property
     def signatures(self) -> int:
-        """How many requested stages have different signatures."""
+        """Number of different signatures of the requested stages."""
         ...
 
     @property
     def repeated(self) -> int:
-        """How many measurements were repeated because of interference."""
+        """Number of measurements that were repeated because of interference."""
         ...
 
     @property
     def disturbed(self) -> int:
-        """How many of `signatures` were only measured with interference."""
+        """Number of `signatures` that were only measured with interference."""
         ...
 
     @property
     def repeatable(self) -> int:
-        """How many measurements may still be repeated because of interference."""
+        """Number of measurements that may still be repeated because of interference."""
         ...
 
     def with_own_counts(self) -> MeasuredCosts:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuringFacts:
-    """How whole models are measured on a device.
+    """Conditions under which a device measures whole models.
 
     Attributes:
         prices: approximate durations of measurements.
@@ -97,7 +97,7 @@ class CountsKernelCalls(Protocol):
     """Optional part of a device that calls kernels in different ways."""
 
     def kernel_calls(self, model: Model) -> Mapping[str, Mapping[str, int]]:
-        """How many kernels of the model, by operator, are "invoked" without a session and how many have "sessions"."""
+        """Numbers of kernels by operator: "invoked" without a session, and with "sessions"."""
         ...
 
 
@@ -192,7 +192,7 @@ class AttachedModel(OpenModel, Protocol):
 
     @property
     def measuring(self) -> MeasuringFacts:
-        """How whole models are measured."""
+        """Conditions of whole-model measurements."""
         ...
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:

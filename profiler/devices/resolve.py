@@ -100,7 +100,7 @@ def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str
 
 
 def unscheduled_text(device: str) -> str:
-    """How the device of `runner` runs a model without a schedule."""
+    """The way that the device of `runner` runs a model without a schedule."""
     return _runner_kind(device, None).unscheduled
 
 
@@ -205,7 +205,7 @@ def _simulated_stages(model: Model, gpu: str, precision: str, units: tuple[Unit,
 
 
 def fp16_gain(device: ProfiledDevice, model: Model, settings: OpenSettings, schedule: Schedule) -> Fp16Gain | None:
-    """What fp16 gains over fp32 by the analytic model of this GPU; None if it is unknown or uncertain."""
+    """Speedup of fp16 over fp32 by the analytic model of this GPU; None if it is unknown or uncertain."""
     if device.info.kind != KINDS[_CUDA] or settings.precision != DEFAULT_PRECISION:
         return None
     from iosched.profiler.devices.analytic import device as analytic

@@ -49,7 +49,7 @@ def least_lasting(error: float) -> int:
 
 @lru_cache(maxsize=4096)
 def _least_above(count: int, error: float) -> int:
-    """How many of `count` samples have to exceed x for x to be below the median; more than `count` if none suffices.
+    """Number of `count` samples that must exceed x for x to be below the median; more than `count` if none suffices.
 
     Found by bisection, since the capital grows with the number of samples above x.
     """
@@ -80,7 +80,7 @@ def _log_ways(count: int, chosen: int) -> float:
 
 
 Decision = Literal["faster", "slower", "equal", "undecided"]
-"""How our best candidate compares with the fastest baseline."""
+"""Comparison of our best candidate with the fastest baseline."""
 
 ERROR = 0.05
 """The probability that any of ours is falsely called faster, over all rounds and sessions of one model."""
@@ -235,18 +235,18 @@ class Trial:
 
     @property
     def chosen(self) -> str:
-        """What ships: one of ours only if it is faster."""
+        """The alternative that ships: one of ours only if it is faster."""
         return self.candidate if self.verdict == "faster" else self.chosen_baseline
 
     def chosen_without(self, other: str) -> str:
-        """What would ship without one of the baselines."""
+        """The alternative that would ship without one of the baselines."""
         left = [name for name in self.baselines if name != other]
         beats = all(self._is_clearly_slower(name, self.leader) or self._beats(self.leader, name) for name in left)
         return self.leader if beats else left[0]
 
     @property
     def verdict(self) -> Decision:
-        """How `candidate` compares with `fastest_baseline`."""
+        """Comparison of `candidate` with `fastest_baseline`."""
         return self._decision(self.candidate)
 
     @property
@@ -272,7 +272,7 @@ class Trial:
 
     @cached_property
     def wanted(self) -> tuple[str, ...]:
-        """What to measure next: all that may be the best of ours or the fastest baseline."""
+        """The alternatives to measure next: any that may be the best of ours or the fastest baseline."""
         ours = [name for name in self.ours if self._is_wanted(name)]
         ours += [name for name in self.beside if self.n_rounds(name) < LEAST_SAMPLES]
         plain = [name for name in self.baselines if name in self._contenders or not self._is_beside_leader(name)]

@@ -129,7 +129,7 @@ def watch(cpus: Collection[int]) -> Callable[[], bool]:
 
 
 def doubts(slowness: Sequence[float], relative_width: float = math.inf) -> tuple[str, ...]:
-    """What the numbers themselves say against a latency, in words.
+    """The reasons against a latency that follow from its samples, in words.
 
     Args:
         slowness: latencies of the calibration kernel during the runs, over its reference.

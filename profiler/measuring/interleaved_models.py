@@ -33,7 +33,7 @@ IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure whole models.
+    """Limits for measuring whole models.
 
     Attributes:
         rounds: rounds to keep, if there is time.

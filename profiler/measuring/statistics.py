@@ -147,7 +147,7 @@ NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """How long to measure.
+    """Limits for a measurement.
 
     Attributes:
         warmup: runs before the first sample.

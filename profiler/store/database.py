@@ -55,7 +55,7 @@ _FEWEST_TIMED = 10
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """What the database has of one device.
+    """Number of records of one device.
 
     Attributes:
         measurements: of stages and of the calibration kernel; interleaved rounds of whole models count as one of runs
@@ -76,7 +76,7 @@ class DeviceStats:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """What a database has; `path` is None in memory, `nbytes` is its size."""
+    """Content of a database; `path` is None in memory, `nbytes` is its size."""
 
     path: Path | None
     nbytes: int
@@ -94,7 +94,7 @@ class DatabaseStats:
 
     @property
     def disturbed(self) -> int:
-        """How many of them were only measured with interference."""
+        """Number of them that were only measured with interference."""
         return sum(device.disturbed for device in self.devices)
 
 

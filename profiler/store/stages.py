@@ -17,7 +17,7 @@ _log = logger(__name__)
 _THOROUGH: tuple[Turn, ...] = ("again", "first")
 
 MOST_TRIES = 3
-"""How often a process measures the same stage under interference."""
+"""Number of times that a process measures the same stage under interference."""
 
 REPEATED_SHARE = 1 / 3
 """Limit of repeated measurements over known ones, so that repeats take at most a quarter of a search. Counted, not
@@ -66,12 +66,12 @@ class StageMemory:
 
     @property
     def signatures(self) -> int:
-        """How many different requested stages are known."""
+        """Number of different requested stages that are known."""
         return len(self._asked_for)
 
     @property
     def disturbed(self) -> int:
-        """How many of them were only measured with interference."""
+        """Number of them that were only measured with interference."""
         trusted = {key for met in self._met.values() for key, found in met.items() if not found.disturbed_by}
         return len(self._asked_for - trusted)
 
@@ -126,7 +126,7 @@ class StageMemory:
 
     @property
     def repeatable(self) -> int:
-        """How many measurements of the known stages may still be repeated."""
+        """Number of measurements of the known stages that may still be repeated."""
         doubted = (tries for (turn, name), tries in self._disturbed.items() if self.is_doubted(name, turn))
         left = sum(MOST_TRIES - len(tries) for tries in doubted)
         return min(left, self._most_repeats - self.repeated)

@@ -43,7 +43,7 @@ def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
 
 
 def _read_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable[tuple[str, View]]:
-    """What a node reads, and where; of an elided Concat only what is copied."""
+    """The tensors that a node reads, and their places; of an elided Concat only the copied ones."""
     copied = (name for name, _ in placement.copies.get(index, ()))
     for name in dict.fromkeys(copied if index in placement.elided else kernels.reads[index]):
         if name in placement.views:

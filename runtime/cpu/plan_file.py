@@ -78,7 +78,7 @@ def _outputs(model: Model) -> tuple[TensorSpec, ...]:
 
 @dataclass(frozen=True)
 class PlanAbout:
-    """What a plan file is for.
+    """The purpose of a plan file.
 
     Attributes:
         onnxruntime: its exact version.

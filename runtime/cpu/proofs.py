@@ -57,7 +57,7 @@ def proven(runtime: RuntimeHandle, candidates: Sequence[ProofCandidate]) -> froz
 
 
 def _kind(invoked: InvokedNode) -> object:
-    """What decides whether a session packs constants: the kernel."""
+    """The kernel, which decides whether a session packs constants."""
     return invoked.operator, invoked.version, tuple(sorted(invoked.constraints.items()))
 
 

@@ -1,4 +1,4 @@
-"""How integer operators are divided among cores; all parts compute the same bits as the whole.
+"""Division of integer operators among cores; all parts compute the same bits as the whole.
 
 onnxruntime keeps integer images channels-last, so at batch 1 rows are contiguous, not channels: operators are
 divided by rows of their result, and windows also read rows of their neighbours. DynamicQuantizeLinear and operators

@@ -66,7 +66,7 @@ class SourceKernel(Kernel, Protocol):
 
 @dataclass(frozen=True)
 class Precision:
-    """How floats are stored and multiplied.
+    """Storage and arithmetic of floats.
 
     Attributes:
         name: "fp32" (strict), "tf32" (stored as float32, multiplied on tensor cores) or "fp16".

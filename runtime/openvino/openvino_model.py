@@ -334,4 +334,4 @@ _NEWER: Mapping[str, Callable[[onnx.NodeProto, _Types], bool]] = {
     "BitShift": _shifts_signed,  # opset 28: right shifts of negative numbers round down
     "SpaceToDepth": _reads_columns_first,  # opset 28: the attribute `mode`
 }
-"""What OpenVINO 2026.4 computes differently from onnxruntime 1.32; what it refuses is not listed."""
+"""Operators that OpenVINO 2026.4 computes differently from onnxruntime 1.32, without those that it refuses."""

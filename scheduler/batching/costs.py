@@ -16,7 +16,7 @@ class BatchingCosts(Protocol):
     """Costs in microseconds; each depends on the number of models."""
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """How much faster one batched operator is than these `count` in the best other way; negative if slower.
+        """Saving of one batched operator over these `count` in the best other way; negative if slower.
 
         Joining inputs and splitting the result are not included.
 

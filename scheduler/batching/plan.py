@@ -113,7 +113,7 @@ class Plan:
         return self._values_us[group[0]]
 
     def value_us(self) -> float:
-        """How much faster the plan is than every operator on its own; O(operators + edges)."""
+        """Saving of the plan over every operator on its own; O(operators + edges)."""
         return sum(self.group_value_us(group) for group in self.all_groups())
 
     def gain_us(self, group: Group) -> float:
@@ -141,7 +141,7 @@ class Plan:
 
 
 def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
-    """How much the value of `after` exceeds that of `before`, if only the groups of these operators differ.
+    """Value of `after` minus that of `before`, if only the groups of these operators differ.
 
     Complexity: O(operators and edges of those groups and their neighbours).
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 PolicyName = Literal["auto", "dpbat", "greedy", "fcfs", "serial", "packed"]
-"""How batched operators are chosen; "serial" and "packed" batch nothing, and name how models run instead."""
+"""The policy for choosing batched operators; "serial" and "packed" batch nothing, and name how models run instead."""
 
 RowName = Literal["serial", "packed", "batched", "mixed"]
 """Ways to run several models: one after another, concurrently, batched, or all of these."""

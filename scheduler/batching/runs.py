@@ -154,7 +154,7 @@ class _Maker:
         return Match(gain, tuple(starts), tuple(ends))
 
     def _start(self, x: str, v: str, group: Group, larger: Group, port: int) -> tuple[int, float]:
-        """How many positions back the match is that brings the operands of a port in place, else 0; and the price
+        """Number of positions back to the match that brings the operands of a port in place, else 0; and the price
         without it.
         """
         plan = self.plan
@@ -171,7 +171,7 @@ class _Maker:
         return self._distance(x, v, port, len(group)), price
 
     def _distance(self, x: str, v: str, port: int, size: int) -> int:
-        """How many positions before (x, v) their sources at a port match; 0 if they cannot."""
+        """Number of positions before (x, v) at which their sources at a port match; 0 if they cannot."""
         source, reads = self.plan.ensemble.source, self.plan.ensemble.reads
         before, other = source.get(reads[x][port]), source.get(reads[v][port])
         if before is None or other is None or before[1] != other[1] or before[0] not in self.new:

@@ -118,7 +118,7 @@ class SimulatedGpu:
 
 
 def fp16_gain(gpu: GpuSpec, model: Model, settings: OpenSettings, schedule: Schedule) -> Fp16Gain | None:
-    """What fp16 gains over fp32, for the operators of `schedule`; None without tensor cores, or within uncertainty."""
+    """Speedup of fp16 over fp32 for the operators of `schedule`; None without tensor cores, or within uncertainty."""
     if gpu.fp16_tensor_tflops is None or quantized_operators(model.graph):
         return None
     opened = [SimulatedGpu(gpu).open(model, replace(settings, precision=name)) for name in ("fp16", "fp32")]

@@ -97,7 +97,7 @@ def _alone(name: str) -> Stage:
 
 
 PRIOR = 2.0
-"""How many measured kernels weigh as much as the model, by `benchmarks/scaling.py`."""
+"""Number of measured kernels that weigh as much as the model, by `benchmarks/scaling.py`."""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class KernelTimer:
         return self._tiled(products, code, self._besides(transforms_us, kernels=4))
 
     def _besides(self, us: float = 0.0, kernels: int = 1) -> _Spent:
-        """What the other kernels and all starts add; they draw little power."""
+        """Time added by the other kernels and all starts, which draw little power."""
         started_us = kernels * self.constants.start_us
         return _Spent(started_us + us, us, started_us)
 
@@ -259,7 +259,7 @@ class KernelTimer:
         return rows * of_a_page * self.constants.page_cycles
 
     def _powered_us(self, energy_pj: float) -> float:
-        """How long energy lasts at the power limit; it is that of a 12 nm chip, and grows with the process."""
+        """Time that energy lasts at the power limit; it is that of a 12 nm chip, and grows with the process."""
         return energy_pj * 1e-6 * (self.gpu.process_nm / 12) / self.gpu.power_watts
 
     @cached_property

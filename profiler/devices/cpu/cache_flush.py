@@ -1,4 +1,4 @@
-"""How many bytes flush the caches before each run of a stage, so that it finds them as within the whole model.
+"""Bytes that flush the caches before each run of a stage, so that it finds them as within the whole model.
 
 If exactly as many bytes were flushed as the model has weights, models of any two sizes would share no latency. On two
 cores with 2 MiB of cache each, sums of stages change by at most 6 % below half of these 4 MiB. From there to twice the
@@ -20,7 +20,7 @@ LEAST_FLUSHED, MOST_FLUSHED = 1 << 16, 32 << 20
 
 
 def flushed_nbytes(weights_nbytes: int, own_cache_nbytes: int = 0) -> int:
-    """How many bytes flush the caches between two runs of a stage, so that models of similar size share latencies.
+    """Bytes that flush the caches between two runs of a stage, rounded so that models of similar size share latencies.
 
     Weights of less than half of the cores' own caches stay there: an eighth of the caches is flushed. From there to
     twice the caches it is the nearest of four steps for each doubling, above them one step for each doubling. Caches of

@@ -15,7 +15,7 @@ Lanes = tuple[tuple[int, ...], ...]
 """For each group of a stage its lanes, ascending."""
 
 MOST_OTHERS = 2
-"""How many divisions of a stage are measured besides the default one."""
+"""Number of divisions of a stage that are measured besides the default one."""
 
 LEAST_GAIN = 0.03
 """A division is measured if it should save this share of the default one's latency. Measuring equally good ones too
@@ -115,7 +115,7 @@ def _partitions(count: int, most: int) -> Iterator[list[list[int]]]:
 
 
 def _dealt(times: Sequence[GroupTime], lanes: int) -> Iterator[list[int]]:
-    """How many lanes each bundle gets: one each, further ones for the slowest as long as they help.
+    """Number of lanes of each bundle: one each, further ones for the slowest as long as they help.
 
     Then the same with one lane moved from any bundle to any other. Some lanes may be left.
     """

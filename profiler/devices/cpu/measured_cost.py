@@ -85,7 +85,7 @@ class CpuStageCost(CountingStages):
 
     @property
     def lanes(self) -> int:
-        """How many cores a stage may use."""
+        """Number of cores that a stage may use."""
         return self.backend.lanes
 
     def with_own_counts(self) -> CpuStageCost:
@@ -201,7 +201,7 @@ class CpuStageCost(CountingStages):
         return GroupTime.between(one.median_us, every.median_us, self.lanes).on(lanes) * lanes
 
     def operator_key(self, name: str) -> str:
-        """What the unit computes; stages of units with equal keys have the same signature."""
+        """The unit's computation; stages of units with equal keys have the same signature."""
         return self._labels[self.backend.graph.by_name[name]]
 
     def _unit_time(self, name: str) -> GroupTime | None:
@@ -307,7 +307,7 @@ class CpuStageCost(CountingStages):
 
     @cached_property
     def flushed_nbytes(self) -> int:
-        """How many bytes flush the caches before each run."""
+        """Bytes that flush the caches before each run."""
         return flushed_nbytes_of(self.backend) if self.sweep_nbytes is None else self.sweep_nbytes
 
     @cached_property
@@ -403,7 +403,7 @@ def _shape_text(spec: object, weight: object) -> str:
 
 
 def _spans_text(spans: Spans | None) -> str:
-    """How many bytes, in how many parts, are fresh: their position in a buffer affects no latency."""
+    """Number of fresh bytes and of their parts: their position in a buffer affects no latency."""
     return "" if spans is None else f"/{len(spans)}:{sum(end - begin for begin, end in spans)}"
 
 

@@ -120,7 +120,7 @@ class OpenOnCpu:
 
     @cached_property
     def measuring(self) -> MeasuringFacts:
-        """How whole models are measured, including OpenVINO if compared."""
+        """Conditions of whole-model measurements, with OpenVINO if compared."""
         compared, second = self.baselines.openvino, self.baselines.openvino or self.baselines.only_way
         prices = CPU_PRICES if compared is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
         more = {} if second is None else {"openvino": second.version}

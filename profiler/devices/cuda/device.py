@@ -213,7 +213,7 @@ class OpenOnGpu:
 
     @property
     def measuring(self) -> MeasuringFacts:
-        """How whole models are measured, and versions. NHWC, once the only layout, is not named."""
+        """Conditions of whole-model measurements, and versions. NHWC, once the only layout, is not named."""
         layout = self._backend.layout
         opened_with = ("" if layout is Layout.NHWC else f" in {layout.value}") + units_text(self.settings.units)
         budget = Budget(ROUNDS, max_seconds=math.inf)

@@ -79,7 +79,7 @@ def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str],
 
 
 def _by_name(names: Sequence[str]) -> DriverInfo:
-    """What the driver's library would tell of these GPUs, with a new driver; those without a specification left out."""
+    """Facts that a new driver's library would report of these GPUs, without those that have no specification."""
     specs = [(name, spec_of(name)) for name in names]
     gpus = (DriverGpu(name, spec.capability) for name, spec in specs if spec is not None)
     return DriverInfo(1000 * EXTRAS[0].cuda, tuple(gpus))

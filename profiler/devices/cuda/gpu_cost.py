@@ -63,7 +63,7 @@ class CudaStageCost(CountingStages):
 
     @property
     def throttled(self) -> Counter[str]:
-        """How many stages were measured while throttled, by reason."""
+        """Number of stages that were measured while throttled, by reason."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
     def with_own_counts(self) -> CudaStageCost:
@@ -211,7 +211,7 @@ class Tuned:
 
 
 def copies_of(executor: CudaExecutor) -> int:
-    """How many runs of the stage one graph gets to take about `GRAPH_US`."""
+    """Number of runs of the stage in one graph, so that it takes about `GRAPH_US`."""
     once_us = min(executor.time_launches(2))
     return max(LEAST_COPIES, min(MOST_COPIES, math.ceil(GRAPH_US / max(once_us, 1.0))))
 

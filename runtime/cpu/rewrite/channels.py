@@ -30,7 +30,7 @@ _ALL_OPERANDS = _ELEMENTWISE | {"Concat"}
 
 
 class Role(Enum):
-    """What a node does with channels. A node without a role needs the model's tensors as operands."""
+    """A node's effect on channels. A node without a role needs the model's tensors as operands."""
 
     DENSE = auto()
     """A convolution over all channels: reads any map and may write any."""

@@ -189,7 +189,7 @@ def vector_shape(view: View, rank: int = 4) -> StridedShape:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows a convolution in the same graph, in the order of the fields; tensors are of the graph."""
+    """The operations after a convolution in the same graph, in the order of the fields; tensors are of the graph."""
 
     residual: Any | None = None
     bias: Any | None = None

@@ -117,7 +117,7 @@ class DriverGpu:
 
 @dataclass(frozen=True)
 class DriverInfo:
-    """What the driver's library reports.
+    """The report of the driver's library.
 
     Attributes:
         cuda: newest supported CUDA in CUDA's numbering (12040 is 12.4); 0 without a driver.

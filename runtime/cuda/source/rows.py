@@ -21,7 +21,7 @@ _NEIGHBOURS = 32
 
 @dataclass(frozen=True)
 class Rows:
-    """How a reduction is divided among threads; axes are collapsed.
+    """The division of a reduction among threads; axes are collapsed.
 
     Attributes:
         kept: loop over rows, with the tensors' starts.
