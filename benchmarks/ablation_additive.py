@@ -146,7 +146,7 @@ def _components(graph: ComputationGraph, order: Sequence[str], chosen: Sequence[
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured of one network.
+    """Measurements of one network.
 
     Attributes:
         device: its own name.
@@ -244,7 +244,7 @@ def _summary(pairs: Sequence[Pair], slowness: float) -> dict[str, float]:
 
 
 def _analytic(found: Found) -> dict[str, float]:
-    """How far the analytic model is right: the order of schedules, stages, and whole latencies."""
+    """Accuracy of the analytic model: the order of schedules, stages, and whole latencies."""
     pairs = [replace(pair, predicted_us=pair.analytic_us or 0.0) for pair in found.pairs]
     errors = [abs(theirs - ours) / ours for ours, theirs in found.stage_us if 0 < ours < inf and theirs < inf]
     return {

@@ -59,7 +59,7 @@ WAYS: dict[str, type[CpuStageCost]] = {"in full": PatientCost, "curtailed": CpuS
 
 @dataclass(frozen=True)
 class Search:
-    """What one search took; stages that were measured twice count twice."""
+    """Effort of one search; stages that were measured twice count twice."""
 
     way: str
     seconds: float

@@ -198,7 +198,7 @@ def devices() -> dict[str, object]:
 
 
 def searches() -> dict[str, object]:
-    """What the exact search asks of the model, and how long it takes."""
+    """Questions of the exact search, and its seconds."""
     rows = {}
     for network in V100_MS:
         graph = graph_of(network)

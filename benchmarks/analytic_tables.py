@@ -81,7 +81,7 @@ def latencies() -> Table:
 
 
 def correlations() -> Table:
-    """How well groups of these latencies agree."""
+    """Agreement of groups of these latencies."""
     found = [results("analytic-v100")[part] for part in ("packaged", "leave_one_out")]
     groups: dict[str, list[Mapping[str, Any]]] = {
         "all 20 latencies": [each["all_cells"] for each in found],

@@ -59,7 +59,7 @@ def measure(name: str, length: int, batch: int) -> dict[str, Any]:
 
 
 def counts(document: ScheduleDocument) -> dict[str, int]:
-    """How many stages there are, how many of them merge, and how many have groups side by side."""
+    """Numbers of stages: all, merged ones, and ones with concurrent groups."""
     stages = list(document.schedule.stages)
     return {
         "stages": len(stages),

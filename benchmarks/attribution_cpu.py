@@ -182,7 +182,7 @@ def _eviction() -> Callable[[], None]:
 
 
 def handoffs_us() -> dict[str, float]:
-    """What a stage takes in which next to nothing is computed: on one core, and on two."""
+    """Latency of a stage that computes nearly nothing: on one core, and on two."""
     nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Neg", "Abs")]
     with CpuBackend(load_model(model_of(nodes, ["x"], ["Neg", "Abs"], (1, 16)), name="nothing")) as backend:
         names = [operator.name for operator in backend.graph.operators]
@@ -232,7 +232,7 @@ def ratio_rows(network: str, found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def drift_row(network: str, found: Mapping[str, Any]) -> list[str]:
-    """How far the whole over the sum of its stages varies, by when the two were measured."""
+    """Variation of the whole over the sum of its stages, by the time of the two measurements."""
     rounds = found["rounds"]
     speeds = [turn["yardstick_us"] for turn in rounds]
     variations: dict[str, list[float]] = {"same": [], "apart": [], "corrected": []}

@@ -23,7 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "onnx-backend.json"
 
 
 def came_of(name: str) -> tuple[str, str]:
-    """What came of a case that onnxruntime runs, and why."""
+    """Outcome of a case that onnxruntime runs, and its reason."""
     found = case(name)
     try:
         model = load_model(found.model, name=name, input_shapes=found.input_shapes)

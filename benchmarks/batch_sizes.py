@@ -80,7 +80,7 @@ class Network:
         return dynamic(self.name)
 
     def document(self, size: int) -> ScheduleDocument:
-        """What a search for this batch size found, now or in an earlier call."""
+        """The schedule found for this batch size, now or in an earlier call."""
         path = self.folder / f"{self.name}.{size}.json"
         if not path.exists():
             settings = OptimizeSettings(device="cpu", threads=THREADS, budget_s=SEARCH_S)
@@ -107,7 +107,7 @@ class Network:
 
 
 def beside_others(does: Callable[[], T]) -> tuple[T, float]:
-    """What a call returns, and the share of the cores that other processes took meanwhile, as far as ticks tell."""
+    """The result of a call, and the share of the cores that other processes took meanwhile, by the kernel's ticks."""
     before, own, began = processor_s(), time.process_time(), time.monotonic()
     found = does()
     own_s, took_s = time.process_time() - own, time.monotonic() - began
@@ -149,7 +149,7 @@ def advance(network: Network, sizes: Sequence[int], rows: dict[str, Any], deadli
 
 
 def counted(row: Mapping[str, Any] | None) -> int:
-    """How many rounds count; none where nobody looked at other processes."""
+    """Number of rounds that count; none if other processes were not watched."""
     return 0 if row is None else sum(share <= MOST_OTHERS for share in row.get("others", ()))
 
 
@@ -259,7 +259,7 @@ def title(name: str) -> str:
 
 
 def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
-    """How many times as fast as plain onnxruntime a way is; "" where it was not asked for, 1 where it is the same."""
+    """Speedup of an alternative over plain onnxruntime; "" if it was not measured, 1 if it is the same."""
     if way not in row["samples_us"]:
         return "1" if way in row["shipped"] else ""
     return ratio_text(compare(plain, summarize(row["samples_us"][way])))

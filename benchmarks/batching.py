@@ -69,7 +69,7 @@ LEAST_CASE_S = 60.0
 LEAST_MANY = 4  # models, from which on side by side should pay
 MOST_CALLS = 3  # for one case; each goes on with what the one before measured
 PolicyResult = dict[str, Any]
-"""What a policy made of some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
+"""A policy's result for some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
 worth by its own prices (`worth_us`), `seconds` of planning, and how many operators are `batched` in `groups`."""
 
 _EXCITED = 1  # the network of the settings in which all are one
@@ -78,7 +78,7 @@ SMALL = 64
 
 POLICIES = ("serial", "fcfs", "greedy", "dpbat")
 PUBLISHED = {"serial": 2.1, "fcfs": 1.92, "greedy": 1.25}
-"""How many times as fast DPBat is as these, by the paper's section on its evaluation; its abstract has 3.7 over one."""
+"""DPBat's speedup over these, by the paper's section on its evaluation; its abstract has 3.7 over one."""
 
 
 def main() -> None:
@@ -115,7 +115,7 @@ def measured(options: Namespace) -> None:
 
 
 def table(cases: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """What was measured, as reports/batching.md has it; `over the better` is of one after another and side by side."""
+    """The measurements of reports/batching.md; `over the better` is of one after another and all concurrently."""
     titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
     return (*titles, "weights"), [row(name, found) for name, found in cases.items()]
 
@@ -157,7 +157,7 @@ def is_missing(found: Mapping[str, Any] | None) -> bool:
 def case(
     family: str, count: int, options: Namespace, deadline: float, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What a case took: all samples, and the time that planning, searching and comparing took, call by call."""
+    """Measurements of a case: all samples, and the time of planning, searching and comparing, call by call."""
     models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in enumerate(networks(family, count))}
     options.work.mkdir(parents=True, exist_ok=True)
     budget_s = deadline - time.monotonic()
@@ -224,7 +224,7 @@ def row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, float]:
-    """What ships over the faster of the rows `over`, with its interval: 1 where it is that, NaN where there is none.
+    """Speedup of what ships over the faster of the rows `over`, with its interval: 1 if it is that, NaN without one.
 
     Args:
         found: a case of one cluster.
@@ -258,7 +258,7 @@ def on_paper(options: Namespace) -> None:
 
 
 def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
-    """What each policy makes of some networks, what they take side by side, and the seconds of `composing` them."""
+    """The plan of each policy for some networks, their concurrent latency, and the seconds of `composing` them."""
     models = {f"m{seed}": network(seed, options) for seed in seeds}
     cluster, seconds = timed(lambda: composed(models))
     light = Cluster(replace(cluster.composition, model=weightless(cluster.model)), cluster.ensemble)
@@ -268,7 +268,7 @@ def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
 
 
 def heads(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
-    """What `batch` makes of heads on one backbone, row by row."""
+    """The rows of `batch` for heads on one backbone."""
     protos = zip(seeds, networks("heads", len(seeds)), strict=True)
     models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in protos}
     settings = BatchSettings(device=options.device or "p100", launch="streams", shared_inputs=("input",))
@@ -319,7 +319,7 @@ def types_us(device: str, model: Model) -> Counter[str]:
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What `work` gives, and its seconds."""
+    """The result of `work`, and its seconds."""
     began = time.monotonic()
     return work(), time.monotonic() - began
 

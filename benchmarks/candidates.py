@@ -110,7 +110,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _ratios(row: Mapping[str, Any]) -> Mapping[str, Interval]:
-    """How many times as fast the schedule found is, by the name of the other one."""
+    """Speedup of the schedule found, by the name of the other one."""
     found: Mapping[str, Sequence[float]] = row["us"]
     others = [name for name in (*UNSEARCHED, ONE_SESSION) if name in found]
     if len(found[SEARCHED]) > 1:
@@ -125,7 +125,7 @@ def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """How often each comes near the schedule found, and how often it is clearly faster, for each device."""
+    """For each device, how often each comes near the schedule found, and how often it is clearly faster."""
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [_ratios(row) for row in rows if row["device"] == device]
         for name in own[0]:

@@ -77,7 +77,7 @@ def unit_nbytes(backend: CpuBackend, unit: str) -> int:
 
 
 def latencies_us(unit: Unit, parts: Sequence[float]) -> tuple[float, ...]:
-    """What a unit takes on 1, 2, ... cores by the model above."""
+    """Latencies of a unit on 1, 2, ... cores by the model above."""
     if len(parts) < 2:
         return (unit.one_us,)
     shared_us = unit.one_us * parts[1]

@@ -34,7 +34,7 @@ def cpu_model(name: str, batch_size: int = 1) -> Model:
 
 
 def short_name(name: str) -> str:
-    """What a model is called in results: `zoo:` and folders left out."""
+    """Name of a model in results, without `zoo:` and folders."""
     return Path(name.removeprefix("zoo:")).stem
 
 

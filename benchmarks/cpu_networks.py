@@ -216,7 +216,7 @@ class Case:
 
     @property
     def network(self) -> str:
-        """What it is called in the results."""
+        """Its name in the results."""
         return short_name(self.name)
 
     @property
@@ -250,7 +250,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def cases(options: Namespace) -> Iterator[Case]:
-    """What was asked for, batch size after batch size."""
+    """The requested cases, batch size after batch size."""
     sources = {name: f"zoo:{name}" for name in ZOO}
     if options.keras is not None:
         sources |= {f"keras_{name}": str(options.keras / f"keras_{name}.onnx") for name in KERAS}
@@ -271,7 +271,7 @@ class Results:
         self._options, self._content = options, resumed_results(options.output)
 
     def entry(self, case: Case) -> dict[str, Any] | None:
-        """What is known of a case."""
+        """The entry of a case, if there is one."""
         found: dict[str, Any] | None = self._of(case.batch_size).get(case.network)
         return found
 

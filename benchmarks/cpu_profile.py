@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def profiled(name: str, rounds: int) -> dict[str, Any]:
-    """What each library tells on all cores and on one."""
+    """The profile of each library on all cores and on one."""
     model = cpu_model(name)
     counts = sorted({cpu_count(), 1}, reverse=True)
     children = {
@@ -70,7 +70,7 @@ def profiled(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _rounded(told: dict[str, Any]) -> dict[str, Any]:
-    """What a library told, with all parts of a kernel as one."""
+    """A library's profile, with all parts of a kernel as one."""
     parts: dict[str, dict[str, Any]] = {}
     for kernel in told["kernels"]:
         whole = parts.setdefault(kernel["name"], {**kernel, "us": 0.0})

@@ -27,7 +27,7 @@ def latency_us(told: Entry) -> float:
 
 
 def parts_us(told: Entry) -> dict[str, float]:
-    """What a latency is made of: kernels by their kind, calls and waiting as far as they are told, and the rest."""
+    """Parts of a latency: kernels by their kind, calls and waiting where they are known, and the rest."""
     kinds: Counter[str] = Counter()
     for kernel in told["kernels"]:
         kinds[kernel["kind"]] += kernel["us"]
@@ -109,7 +109,7 @@ def _joined(sets: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def peak_table(roof: Entry) -> Table:
-    """What the loops reached, medians."""
+    """Medians of the loops."""
     counts = list(roof["gflops"])
     rows = [["multiply-adds in registers, GFLOP/s", *(f"{median(roof['gflops'][n]):.0f}" for n in counts)]]
     for name in roof["product_gflops"][counts[0]]:
@@ -141,7 +141,7 @@ def _peak(roof: Entry) -> float:
 
 
 def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
-    """What each library does on all cores."""
+    """Arithmetic of each library on all cores."""
     n = str(entry["threads"][0])
     return {library: flops / latency_us(entry["libraries"][library][n]) / 1e3 for library in LIBRARIES}
 

@@ -190,7 +190,7 @@ def _events(path: Path) -> list[_Event]:
 
 
 def profiling_us(threads: int) -> float:
-    """What onnxruntime's profile says of a node in which next to nothing is computed: what it takes to note it."""
+    """Profiled time of a node that computes nearly nothing: the overhead of onnxruntime's profiler."""
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -279,7 +279,7 @@ def _own(model: Model, threads: int) -> Answers:
 
 
 def _told(compiled: CompiledModel, spans_us: np.ndarray, coarse: Coarse, lanes: int, call_us: float) -> dict[str, Any]:
-    """What runs of a plan told: kernels, calls of them, and lanes that wait; all divided by the number of lanes.
+    """Profile of a plan's runs: kernels, their calls, and waiting lanes; all divided by the number of lanes.
 
     Within a task that is a session of several nodes, its time is shared out as the nodes' times are in runs of that
     session alone.
@@ -317,7 +317,7 @@ def _operators_by_node(backend: CpuBackend) -> Coarse:
 
 
 def _waiting_us(plan: ExecutionPlan, spans_us: np.ndarray) -> float:
-    """What the lanes wait together, from the end of a task to the beginning of the next, and for the last lane."""
+    """Total waiting time of the lanes, from the end of a task to the start of the next, and for the last lane."""
     waited, first = 0.0, 0
     ends = spans_us[:, :, 1].max(axis=1)
     for lane in plan.lanes:
@@ -366,7 +366,7 @@ def _sample_feeds(session: Any) -> dict[str, np.ndarray]:
 
 
 def empty_call_us(cpus: Sequence[int]) -> float:
-    """What a task takes in which next to nothing is computed: the call of a session."""
+    """Latency of a task that computes nearly nothing: the call of a session."""
     views = [View(f"t{index}", "float32", (1, 16), 0, 64) for index in range(EMPTY_CALLS + 1)]
     tasks = tuple(PlanTask(f"call {i}", 0, (views[i],), (views[i + 1],)) for i in range(EMPTY_CALLS))
     spaces = {0: MemorySpace.INPUT, EMPTY_CALLS: MemorySpace.OUTPUT}

@@ -141,7 +141,7 @@ def on_cores(count: int, loop: Loop) -> float:
 
 
 def products(threads: int) -> dict[str, list[float]]:
-    """What libraries reach on one product of large matrices, in thousand million operations a second."""
+    """Speed of the libraries on one product of large matrices, in GFLOP/s."""
     node = helper.make_node("MatMul", ["a", "b"], ["c"], name="c")
     model = load_model(model_of([node], ["a", "b"], ["c"], (PRODUCT, PRODUCT)), name="product")
     inputs = random_inputs(model.graph.inputs)

@@ -54,7 +54,7 @@ Entry = Mapping[str, Any]
 
 
 def section(size: str, found: Mapping[str, Any]) -> str:
-    """What ships at a batch size, in sentences and as a table."""
+    """The shipped alternatives at a batch size, in sentences and as a table."""
     networks = found["networks"] if size == "1" else found["batches"][size]
     missing = _missing(found["networks"], networks)
     return f"{goals(networks)}{missing}\n\n{markdown_table(*table(networks))}"
@@ -108,14 +108,14 @@ def better_rival(samples_us: Mapping[str, Sequence[float]]) -> str:
 
 
 def ratio(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> Interval | None:
-    """How many times as fast as `base` an alternative is; None where that cannot be told."""
+    """Speedup of an alternative over `base`; None if one of them was not measured."""
     if base not in samples_us or name not in samples_us:
         return None
     return compare(summarize(samples_us[base]), summarize(samples_us[name]))
 
 
 def split_table(networks: Mapping[str, Entry]) -> Table:
-    """What the schedule found gains over plain onnxruntime, and by what."""
+    """Steps of the speedup of the schedule found over plain onnxruntime."""
     headers = ["network", *(name for name, _, _ in _LINKS)]
     rows = [
         [NAMES.get(name, name), *(ratio_text(ratio(entry["samples_us"], before, after)) for _, before, after in _LINKS)]

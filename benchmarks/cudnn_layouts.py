@@ -85,7 +85,7 @@ def network_of(name: str, batch_size: int = 1) -> Model:
 
 
 def gpu_of(device: GpuDescription) -> Gpu:
-    """What the lowering knows of a described GPU."""
+    """The lowering's view of a described GPU."""
     return Gpu(device.sm_version, json.loads(device.properties)["multiProcessorCount"])
 
 
@@ -141,7 +141,7 @@ def _kernel_text(kernel: CudnnKernel) -> str:
 
 HERE = Path(__file__).parent
 KINDS = ("nothing", "slices", "generic", "tensors")
-"""What a plan copies, where it is not of a generic engine, which copies nothing; the best first."""
+"""Copies of a plan, best first; a generic engine copies nothing."""
 
 _SHAPE = re.compile(r"[0-9]+(?:x[0-9]+)+")
 
@@ -164,7 +164,7 @@ def main() -> None:
 
 
 def _columns(found: Row) -> Row:
-    """What `read` reads."""
+    """The content that `read` returns."""
     rows = found["graphs"]
     return {"about": found["about"], "columns": list(rows[0]), "graphs": [list(row.values()) for row in rows]}
 

@@ -34,16 +34,16 @@ from iosched.profiler.measuring.statistics import quantile
 
 RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)
 SEARCH_S = 80.0
-"""What a search takes; rounds may take half of it in the first call, up to 30 s, and 8 s in later ones."""
+"""Seconds of a search; rounds may take half of it in the first call, up to 30 s, and 8 s in later ones."""
 
 REST_S = 0.05
-"""How long a way waits for its turn: behind onnxruntime, whose threads spin, 60 to 90 ms, behind others 10."""
+"""Wait before an alternative's turn: 60 to 90 ms after onnxruntime, whose threads spin, and 10 after others."""
 
 SLOWER = {"session": 0.97, "sequential": 0.96, "lanes": 0.95, "by_image": 0.9, "greedy": 0.85}
-"""How fast the others of ours are, over the schedule found."""
+"""Speeds of our other candidates over the schedule found."""
 
 OPENVINO = 0.93
-"""How fast the slower runtime is, over the faster one."""
+"""Speed of the slower runtime over the faster one."""
 
 _SAMPLES_OF = {
     "found": "iosched", "session": "rewritten", "sequential": "sequential", "greedy": "greedy", "lanes": "both",

@@ -103,7 +103,7 @@ def _burn(seconds: float) -> None:
 
 
 def row(kind: str, found: Sequence[Searched], samples: Sequence[Sequence[float]]) -> list[str]:
-    """What the searches of a kind took, and what their schedules take over those of the quiet searches."""
+    """Costs of the searches of a kind, and latencies of their schedules over those of the quiet searches."""
     own = [each for each in found if each.kind == kind]
     quiet = [each for each in found if each.kind == "quiet"]
     ratios = [

@@ -41,7 +41,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 
 Observed = Mapping[str, Any]
-"""What a variant took: its `samples_us` by way to run it, and what `searched` says of searches with the database of the
+"""Measurements of a variant: `samples_us` by way to run it, and results of searches with the database of the
 space (`shared`), and for some also with an empty one (`alone`) and once more with that of the space (`again`)."""
 
 Stages = dict[str, Mapping[str, int]]
@@ -107,7 +107,7 @@ class Trials:
         return OptimizeSettings(device="cpu", threads=self.threads, profile_db=database)
 
     def stages(self) -> Mapping[str, int]:
-        """How many stages the database has, and how many would differ if models of all sizes shared their latencies."""
+        """Number of stages in the database, and their number if models of all sizes shared latencies."""
         with ProfileDatabase(self.settings.profile_db) as database:
             keys = {row.signature for row in database.rows() if isinstance(row, StageRow)}
         apart = {(lanes, rest) for lanes, _size, rest in (key.split(":", 2) for key in keys)}
@@ -145,7 +145,7 @@ def drawn(space: Space, base: Model, number: int) -> Variant:
 
 
 def searched(cost: ModelCost) -> dict[str, float]:
-    """How many latencies of stages a search measured, how many it knew, and its seconds."""
+    """Stage latencies that a search measured and those that it knew, and its seconds."""
     return {"measured": cost.measurements, "known": cost.cache_hits, "seconds": cost.search_seconds}
 
 
@@ -178,7 +178,7 @@ def row(name: str, first: int, variants: Sequence[Observed]) -> tuple[str, ...]:
 
 
 def sharing_table(found: Mapping[str, Sequence[Observed]]) -> Table:
-    """What searches take that share nothing, share with earlier variants, and know all, as in reports/exploring.md."""
+    """Cost of searches that share nothing, share with earlier variants, or know all, as in reports/exploring.md."""
     rows = []
     for name, variants in found.items():
         tried = [one for one in variants if "alone" in one]
@@ -196,7 +196,7 @@ def sharing_table(found: Mapping[str, Sequence[Observed]]) -> Table:
 
 
 def sizes_table(stages: Mapping[str, Mapping[str, int]]) -> Table:
-    """How many stages were measured, and how many of them differ in more than the size of the model they are of."""
+    """Number of measured stages, and of those that differ by more than the size of their model."""
     rows = [(name, str(found["measured"]), str(found["of any size"])) for name, found in stages.items()]
     return ("space", "stages measured", "different but for the model's size"), rows
 

@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def trials_of(found: StudyHistory) -> list[Trial]:
-    """What each trial chose, and what came of it; `rank` is 0 of those on the front, None of those not compared."""
+    """Choices and results of each trial; `rank` is 0 of those on the front, None of those not compared."""
     ranks = {each.number: rank for rank, each in found.ranked()}
     return [
         {

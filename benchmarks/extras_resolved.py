@@ -33,7 +33,7 @@ Versions = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Promise:
-    """What holds for an extra whatever pip takes.
+    """Promises about an extra, whatever pip installs.
 
     Attributes:
         cuda: the major version of CUDA that all of its packages are for.
@@ -50,7 +50,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What pip answers: versions of all packages, or why there are none.
+    """pip's answer: versions of all packages, or why there are none.
 
     Attributes:
         is_fault: whether the extra is to blame, and not pip or the way to the index.
@@ -67,7 +67,7 @@ def promises(path: Path = ROOT / ".ci/extras.toml") -> dict[str, Promise]:
 
 
 def requirements(extra: str) -> list[str]:
-    """What pyproject.toml asks for: of the package itself and of its extra."""
+    """Requirements in pyproject.toml, of the package itself and of its extra."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*project["dependencies"], *project["optional-dependencies"][extra]]
 
@@ -78,7 +78,7 @@ def resolved(extra: str) -> Resolved:
 
 
 def ask_pip(wanted: Sequence[str]) -> Resolved:
-    """What pip would install into an empty environment: read from metadata alone, in some ten seconds."""
+    """Packages that pip would install into an empty environment: from metadata alone, in some ten seconds."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     version = Version(_output([*pip, "--version"]).stdout.split()[1])
     if version < METADATA_ALONE:
@@ -96,7 +96,7 @@ def ask_pip(wanted: Sequence[str]) -> Resolved:
 
 
 def refused(said: str) -> Resolved:
-    """What pip's words for failing mean. Where a connection failed, what it makes of that is no matter."""
+    """Meaning of pip's error. If a connection failed, pip's conclusion from that is irrelevant."""
     errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
     cut_off = re.search(r"Retrying \(|ConnectionError|[Tt]imed out|ProxyError|SSLError|HTTP error 5", said)
     no_such = re.search(r"No matching distribution|ResolutionImpossible|Invalid requirement", said)
@@ -110,7 +110,7 @@ def versions_of(report: Mapping[str, Any]) -> Versions:
 
 
 def broken(promise: Promise, versions: Versions) -> list[str]:
-    """What is not as promised, each in some words."""
+    """The broken promises, in words."""
     outside = [
         f"{name} {versions.get(name, '(none)')} is not {bound}"
         for name, bound in promise.bounds.items()
@@ -128,7 +128,7 @@ def _is_alien(name: str, cuda: int) -> bool:
 
 
 def moved(before: Versions, now: Versions) -> list[str]:
-    """What is not as it was, each in some words."""
+    """The changes, in words."""
     names = sorted(before.keys() | now.keys())
     changes = ((name, before.get(name, "(none)"), now.get(name, "(none)")) for name in names)
     return [f"{name} {old} -> {new}" for name, old, new in changes if old != new]

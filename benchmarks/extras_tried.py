@@ -43,7 +43,7 @@ AT_THE_DESK = (
 
 @dataclass(frozen=True)
 class Plans:
-    """How cuDNN serves the different graphs of the networks, in the layout of images that is preferred.
+    """cuDNN's plans for the different graphs of the networks, in the preferred image layout.
 
     Attributes:
         gpu: the GPU described, by its file in `devices/`.
@@ -58,7 +58,7 @@ class Plans:
     copying: int
 
     def worse(self, before: Plans) -> list[str]:
-        """What has grown, each in some words."""
+        """The growth, in words."""
         pairs = (("generic", self.generic, before.generic), ("copying", self.copying, before.copying))
         return [
             f"{self.gpu} {self.precision}: {what} plans for {now} of {self.graphs} graphs, before for {then} of"
@@ -82,7 +82,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Tried:
-    """What was found of an extra."""
+    """Findings about an extra."""
 
     versions: Versions
     code: Mapping[str, DeviceCode]
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def faults(promise: Promise, tried: Tried, before: Sequence[Plans]) -> list[str]:
-    """What is not as promised or worse than before, each in some words."""
+    """Broken promises and deteriorations, in words."""
     recorded = {(each.gpu, each.precision): each for each in before}
     return [
         *broken(promise, tried.versions),
@@ -133,7 +133,7 @@ def faults(promise: Promise, tried: Tried, before: Sequence[Plans]) -> list[str]
 
 
 def report(promise: Promise, tried: Tried, before: Sequence[Plans]) -> Iterator[str]:
-    """What was found, for people."""
+    """The findings as text."""
     yield " ".join(f"{name}=={version}" for name, version in tried.versions.items())
     for name, code in tried.code.items():
         machine, ptx = (", ".join(str(each / 10) for each in kind) for kind in (code.machine, code.ptx))

@@ -27,7 +27,7 @@ _PTX, _MACHINE_CODE = 1, 2
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """What a library holds: numbers of entries by compute capability, times ten.
+    """Content of a library: numbers of entries by compute capability, times ten.
 
     Attributes:
         machine: runs on GPUs of the same major version that are not older.

@@ -37,7 +37,7 @@ _QUICK = ("optimize", "m.onnx", "--threads", "2", "--budget", "0.3", *_OUTPUTS)
 
 
 def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
-    """How commands ended: counts by exit code, what broke the rules, and one line of each."""
+    """Outcomes of commands: counts by exit code, violations, and one line of each."""
     codes = Counter(str(ending.code) for ending in endings.values())
     faults = {name: ending.faults() for name, ending in endings.items() if ending.faults()}
     lines = {name: ending.message.partition("\n")[0] for name, ending in endings.items() if ending.code}

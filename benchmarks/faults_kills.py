@@ -85,7 +85,7 @@ _PHASES = {"began": "while something was measured", "measured": "while it was ke
 
 @dataclass(frozen=True)
 class Notes:
-    """What a search wrote down of its measurements: a line when one began, was taken, or was kept.
+    """A search's log of its measurements: a line when one began, was taken, or was kept.
 
     Attributes:
         lines: the event, and which measurement was kept.
@@ -246,7 +246,7 @@ def _left(folders: children.Sandbox, notes: Notes, ending: children.Ending) -> I
 
 
 def _second_search(folders: children.Sandbox, kept: frozenset[str]) -> Iterator[str]:
-    """What comes of a search after one that was killed."""
+    """The outcome of a search after one that was killed."""
     ending = children.run(_SHORT, folders)
     if ending.code or ending.faults():
         yield "second searches that FAILED"

@@ -17,7 +17,7 @@ from iosched.jobs.pool.scheduling import Assignment, Decisions, ScheduledWorker,
 from iosched.jobs.pool.task_queue import QueuedTask
 
 MESSAGE_S = 0.05
-"""That a message takes from the driver to a worker or back: kilobytes, over a slow network, by busy processes."""
+"""Seconds of a message between driver and worker: kilobytes, over a slow network, by busy processes."""
 
 NOTICED_S = 30.0
 """After which the driver is told that a worker is lost."""
@@ -83,12 +83,12 @@ class SteadyState:
 
 
 Algorithm = Generations | SteadyState
-"""What is evaluated: how many tasks there are at first, and how many more `after` that number of answers."""
+"""The evaluated tasks: the number at first, and the number of further ones `after` that number of answers."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         hours: until the last answer.
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def speed_up(self) -> float:
-        """How many workers of speed 1 that never rest nor fail would have done as much."""
+        """Number of workers of speed 1, never idle nor lost, that would have done the same work."""
         return self.work_hours / self.hours
 
 
@@ -237,7 +237,7 @@ class Simulation:
             self._return(assignment)
 
     def _drop(self, worker: _Worker) -> None:
-        """What a worker does just now comes to nothing."""
+        """Discards a worker's current task."""
         self.outcome.in_vain_hours += 0.0 if worker.doing is None else (self._now_s - worker.begun_s) / 3600
         worker.doing = None
 
@@ -260,7 +260,7 @@ def lognormal_s(mean_s: float, spread: float) -> Callable[[random.Random], float
 
 
 def generation_sizes(total: int, population: int, generations: int, seed: int) -> tuple[int, ...]:
-    """How many of each generation are evaluated, so that they are `total` together.
+    """Evaluated individuals of each generation, `total` together.
 
     The first generation is evaluated whole; of the later ones only individuals that changed, here any with the same
     probability.

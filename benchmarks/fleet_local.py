@@ -49,7 +49,7 @@ def run(command: str, workers: str) -> dict[str, Any]:
 
 
 def told(command: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command says it did: that as much was measured by two workers as by one can be read from it."""
+    """The command's own report, which shows whether two workers measured as much as one."""
     if command == "optimize":
         search = found["search"]
         return {name: search[name] for name in ("seconds", "measurements", "cache_hits")}

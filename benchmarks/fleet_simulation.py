@@ -144,7 +144,7 @@ def figure_7(seeds: int = SEEDS) -> list[dict[str, Any]]:
 
 
 def barrier(seeds: int = SEEDS) -> list[dict[str, Any]]:
-    """What the barrier costs at four workers, by the spread of individuals' times."""
+    """Cost of the barrier with four workers, by the spread of individuals' times."""
     total, many = PUBLISHED[4][0], 2000
     ways = {
         "generations, packets of 3 to 1": as_published(4, total),

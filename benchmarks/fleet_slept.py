@@ -49,19 +49,19 @@ from iosched.jobs.pool.transport import Command, Event, Place, Said, Send
 
 ROUNDS = 3
 LENGTHS = {"jobs": (60, 0.45), "stages": (96, 0.05)}
-"""How many, and seconds on average: a stage takes some ten runs of milliseconds, with warming up and a yardstick."""
+"""Number, and mean seconds: a stage takes some ten runs of milliseconds, with warm-up and calibration kernel."""
 
 IN_A_ROUND = 24
 SPREAD = 0.4
 WARM_S = 0.3
 COMMANDS = 20
-"""That are run here in each round, without a fleet."""
+"""Commands that run here in each round, without a fleet."""
 
 UP_S = 120.0
 
 
 Passed = Mapping[str, list[int]]
-"""What passes about calls: bytes of each message that is `sent` to workers, and `received` from them."""
+"""Messages: bytes of each one `sent` to workers, and `received` from them."""
 
 
 class Counted:
@@ -138,7 +138,7 @@ def sleeping(number: int, seconds: float) -> ScoreCommand:
 
 
 def commands_s() -> list[float]:
-    """What commands take here beside what they sleep, one after another."""
+    """Time of commands here beyond their sleep, one after another."""
     found = []
     for number in range(COMMANDS):
         begun = time.monotonic()
@@ -195,7 +195,7 @@ def simulated(run: Mapping[str, Any], message_s: float) -> Outcome:
 
 
 def message_cost_s(what: str, runs: Sequence[Mapping[str, Any]]) -> float:
-    """How long a message would take each way if messages were all that one worker lost beside its works, on average."""
+    """Mean time of a message each way if messages caused all of one worker's loss."""
     alone = [run for run in runs if run["workers"] == 1 and run["what"] == what]
     lost_s = statistics.fmean(run["wall_s"] - run["alone_s"] for run in alone)
     return lost_s / (2 * simulated(alone[0], 0.0).packets)

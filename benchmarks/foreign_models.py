@@ -31,7 +31,7 @@ _NO_ESTIMATE = "latencies are known for floats alone"
 
 
 def came_of(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What came of one model: its size, and for each plan the largest difference or the reason why there is none."""
+    """The outcome of one model: its size, and for each plan the largest difference or the reason why there is none."""
     shapes = {name: tuple(shape) for name, shape in asked.get("input_shapes", {}).items()}
     try:
         model = load_model(folder / asked["file"], batch_size=asked.get("batch_size"), input_shapes=shapes or None)
@@ -47,7 +47,7 @@ def came_of(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_plan(model: Model, plan: Callable[[Model], ScheduleDocument]) -> dict[str, Any]:
-    """How far off the outputs are by a plan, and whether that passes; or why it could not be tried."""
+    """The error of a plan's outputs, and whether it passes; or why the plan could not be tried."""
     try:
         found = run(model, plan(model), random_inputs(model.graph.inputs), reference=model, device="cpu", threads=2)
     except IoschedError as error:

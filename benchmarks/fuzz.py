@@ -50,7 +50,7 @@ COUNTS: Mapping[str, int] = {"models": 10_000, "schedules": 2_000, "stores": 500
 
 @dataclass
 class Tally:
-    """What came of the cases of a kind so far.
+    """Outcomes of the cases of a kind so far.
 
     Attributes:
         done: how many cases were run, from number 0 on.

@@ -55,7 +55,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a command ended.
+    """The end of a command.
 
     Attributes:
         code: its exit code, or minus the signal that ended it.
@@ -85,7 +85,7 @@ class Ending:
         return "\n".join(lines[at:])
 
     def faults(self) -> list[str]:
-        """What breaks the rules: docs/exit-codes.md, and those of untrusted files."""
+        """Violations of docs/exit-codes.md and of the rules for untrusted files."""
         lines = self.message.splitlines()
         checks = {
             f"ended by signal {-self.code}": self.code < 0,
@@ -290,5 +290,5 @@ def normal(message: str) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """What has to be set before the libraries are loaded."""
+    """Settings that must precede the loading of the libraries."""
     return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

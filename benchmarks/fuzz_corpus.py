@@ -118,7 +118,7 @@ def _apart(model: onnx.ModelProto) -> tuple[bytes, bytes]:
 
 
 def iosched(*words: str) -> str:
-    """What a command that must succeed prints."""
+    """Output of a command that must succeed."""
     found = CliRunner().invoke(cli, words)
     assert found.exit_code == 0, (words, found.output, found.exception)
     return found.stdout

@@ -56,7 +56,7 @@ class NoGpuError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What was found so far, by the keys of the cases.
+    """The results so far, by the keys of the cases.
 
     An entry has "state" ("begun", "done", "partial" with some of it, "failed"), "attempts", "reasons" (of attempts that
     did not come to their end) and "found".
@@ -82,7 +82,7 @@ class Results:
         return next((gpu for each in self.cases.values() if (gpu := (each["found"] or {}).get("gpu"))), "")
 
     def state(self, case: Case) -> str:
-        """How far the case came; empty where it was never begun."""
+        """The state of the case; empty if it never began."""
         return str(self.cases.get(case.key, {}).get("state", ""))
 
     def missing(self, cases: Sequence[Case]) -> list[Case]:

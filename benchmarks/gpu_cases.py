@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured for one purpose."""
+    """Measurements for one purpose."""
 
     name: str
     about: str

@@ -92,7 +92,7 @@ def precisions_of(gpu: AttachedGpu) -> tuple[PrecisionName, ...]:
 
 
 def specification(gpu: AttachedGpu) -> GpuSpec:
-    """That of the GPU, or of `PAPER` if the table lacks it."""
+    """The entry of the GPU, or of `PAPER` if the table lacks it."""
     found = spec_of(gpu.name) or gpu_named(PAPER)
     assert found is not None
     return found

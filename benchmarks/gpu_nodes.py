@@ -159,7 +159,7 @@ def _backend(model: Model, device: GpuDescription, precision: str, choose: str) 
 
 @cache
 def _hidden(graph: Graph, device: GpuDescription) -> str:
-    """What the plan that is taken has kernels for besides its own; "" for nothing."""
+    """Purposes of the chosen plan's additional kernels; "" for none."""
     guess = CudnnPlanGuess.of(*graph.parts, device)
     offer = build_cudnn_plans(
         *graph.parts, device, at_most=1, enough=guess.is_settled, deadline_s=BUILD_SECONDS, precompiled=True,

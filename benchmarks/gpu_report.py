@@ -84,7 +84,7 @@ def page(cases: Cases) -> str:
 
 
 def found(cases: Cases, key: str = "") -> Mapping[str, Entry]:
-    """What cases found, of those that have `key`."""
+    """Results of the cases that have `key`."""
     entries = {name: entry["found"] for name, entry in cases.items() if entry["found"]}
     return {name: each for name, each in entries.items() if key in each or not key}
 
@@ -115,7 +115,7 @@ def outputs_table(cases: Cases) -> Table:
 
 
 def measured(cases: Cases) -> Mapping[str, Entry]:
-    """What was found of the networks that have latencies, by key."""
+    """Results of the networks that have latencies, by key."""
     return found(cases, "median_us")
 
 
@@ -171,7 +171,7 @@ def others_table(cases: Cases) -> Table:
 
 
 def stages_table(cases: Cases) -> Table:
-    """How far the analytic model is off for stages, by kind, and for the sums of whole schedules."""
+    """Errors of the analytic model for stages, by kind, and for the sums of whole schedules."""
     rows = []
     for each in found(cases, "stages").values():
         kinds = {

@@ -82,7 +82,7 @@ def specified(rows: Sequence[Row]) -> Predicted:
 
 
 def half_precision(rows: Sequence[Row]) -> float:
-    """How many times farther off kernels lie on the T4's tensor cores than on its others, root mean square."""
+    """Error of kernels on the T4's tensor cores over that of its other kernels, root mean square."""
     deepbench = [row for row in rows if row.source == "deepbench" and row.gpu == "t4" and was_unseen(row)]
     half, single = (predict([row for row in deepbench if row.precision == name]) for name in ("fp16", "fp32"))
     return _rms(_off(half)) / _rms(_off(single))
@@ -108,7 +108,7 @@ def kernel_spreads(known: Sequence[Series]) -> dict[str, Spread]:
 
 
 def spread(known: Sequence[Series]) -> Spread:
-    """What kernels of one kind share in a series, around zero, and what is their own."""
+    """The common error of kernels of one kind in a series, around zero, and their individual errors."""
     offsets = np.array([each.off.mean() for each in known])
     own = np.concatenate([each.off - each.off.mean() for each in known])
     return Spread(widened(_rms(offsets), len(known)), float(own.std()))

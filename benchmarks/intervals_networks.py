@@ -72,7 +72,7 @@ class LeftOut:
         return self._known(spreads).latency_us(tuple(self.schedules[schedule].stages))
 
     def speedup(self, schedule: str, spreads: Spreads) -> Interval:
-        """How many times as fast as one operator after another it is."""
+        """Its speedup over sequential execution."""
         plain, other = (tuple(self.schedules[name].stages) for name in ("sequential", schedule))
         return self._known(spreads).ratio(plain, other)
 
@@ -135,7 +135,7 @@ def _gains() -> float:
 
 
 def _off_by(published: float, known: Interval) -> float:
-    """What an error must have been, by what comes of one of standard deviation 1."""
+    """The standard deviation of an error, from the effect of an error of standard deviation 1."""
     return NORMAL * log(published / known.value) / log(known.high / known.value)
 
 
@@ -179,7 +179,7 @@ def elsewhere_covered(known: Spreads) -> dict[str, Record]:
 
 
 def counted(cells: Cells) -> Record:
-    """How many published values lie in their intervals, and all of them."""
+    """Numbers of published values within their intervals, and in all."""
     return {
         "values": len(cells),
         "inside": sum(value in known for value, known in cells.values()),
@@ -298,7 +298,7 @@ def _graph_speedups(spreads: Spreads, of: Sequence[Published]) -> Iterator[tuple
 
 @cache
 def _in_graphs(of: tuple[Published, ...]) -> list[tuple[Published, AnalyticCost]]:
-    """What was measured of networks of the zoo, with the model of each GPU that it may have been measured on."""
+    """Measurements of networks of the zoo, with the model of each GPU that they may be of."""
     return [
         (each, AnalyticCost(graph_of(each.network, each.batch), gpu_spec(device), precision))
         for each in of

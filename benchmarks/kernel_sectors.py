@@ -119,7 +119,7 @@ def cases_of(name: str) -> Iterator[Case]:
 
 
 def counted(case: Case) -> dict[str, Any]:
-    """What is kept of a case."""
+    """The stored part of a case."""
     window = getattr(case.kernel, "window", case.kernel)
     found: dict[str, Any] = {"where": case.where, "kernel": type(case.kernel).__name__, "uses": case.uses}
     found |= {"x": case.x, "y": case.y}

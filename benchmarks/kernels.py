@@ -67,7 +67,7 @@ def predict(
     rows: Sequence[Row], constants: KernelConstants = KERNELS, attained: Mapping[str, MeasuredFractions] = MEASURED,
     rested_us: Mapping[str, float] = RESTED_US,
 ) -> Predicted:  # fmt: skip
-    """What the model says, without what the host needs for a launch."""
+    """The model's latency, without the host's launch."""
     modelled = {
         (gpu, precision, source): ModelledGpu(
             gpu_spec(gpu), precision, UNLAUNCHED, halved=precision == "fp16", rested_us=rested_us[source],
@@ -186,7 +186,7 @@ def _by(found: Predicted, source: str, kind: Callable[[Row], str]) -> dict[str, 
 
 
 def microseconds_a_kernel(rows: Sequence[Row]) -> float:
-    """How long it takes to price one kernel that was not priced before, one at a time as the search asks for them."""
+    """Time to compute the latency of a new kernel, one at a time like in a search."""
     gpu, kernels = ModelledGpu(gpu_spec("v100")), [row.kernel for row in rows[:: max(len(rows) // 2000, 1)]]
     started = time.perf_counter()
     for kernel in kernels:
@@ -236,7 +236,7 @@ def _panels(found: Predicted) -> Iterator[tuple[str, Predicted]]:
 
 
 def split(rows: Sequence[Row]) -> Mapping[str, object]:
-    """How shapes were split between fit and test."""
+    """The split of shapes between fit and test."""
     measured = [row for row in rows if row.source == "neusight"]
     return {
         "by": "hash of operator and shape, never by row",

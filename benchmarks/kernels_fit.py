@@ -95,7 +95,7 @@ def for_fit(rows: Sequence[Row]) -> list[Row]:
 
 
 def bandwidths(rows: Sequence[Row], gpus: Sequence[str] = GPUS) -> dict[str, MeasuredFractions]:
-    """What GPUs attain of their memory's bandwidth: what elementwise kernels need over what they take."""
+    """Attained share of the memory bandwidth: elementwise kernels at full bandwidth over measured."""
     found = {}
     for gpu in gpus:
         kept = [row for row in rows if measured_card(row.gpu) == gpu and family(row) == "elementwise"]

@@ -39,7 +39,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Published:
-    """What others measured of a network in a CUDA graph.
+    """Latencies of a network in a CUDA graph, measured by others.
 
     Attributes:
         pairs_ms: each with all kernels in one stream, None if that was not measured, and in several.
@@ -97,7 +97,7 @@ class Networks:
         return load_model(self.files[name], name=name, batch_size=batch).graph
 
     def described(self) -> Record:
-        """What tells the files' networks from others of their names; weights make no difference."""
+        """Properties by which the files' networks differ from others of their names; weights make no difference."""
         models = {name: load_model(path, name=name, batch_size=1) for name, path in self.files.items()}
         return {
             name: {"operators": len(model.graph.operators), "structure": model.structure.digest}
@@ -139,7 +139,7 @@ def predicted(
 
 
 def schedules(networks: Networks) -> dict[str, Record]:
-    """What the search finds for either launch on a V100, and what that takes under the other."""
+    """The schedules found for either launch on a V100, and their latencies under the other."""
     return {name: crossed(networks.graph(name)) for name in COMPARED if networks.has(name)}
 
 

@@ -67,7 +67,7 @@ def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def called(command: str, source: str, load: str) -> dict[str, Any]:
-    """What one call of `optimize` printed as JSON, and its seconds from beginning to end."""
+    """JSON output of one call of `optimize`, and its seconds from beginning to end."""
     with TemporaryDirectory() as name, loaded(load):
         folder = Path(name)
         model = cpu_model(source)

@@ -21,7 +21,7 @@ Row = Sequence[object]
 FILE = "batching-paper"
 POLICIES = ("serial", "fcfs", "greedy", "dpbat")
 RETIARII = {"12": 1.76, "192": 3.08}
-"""How many times as fast so many models are as the most that fit side by side, which were 12: figure 14."""
+"""Speedup of these numbers of models over the most that fit concurrently, which were 12: figure 14."""
 WORDS = {"sampled": "sampled", "same": "one architecture", "frozen": "frozen weights"}
 
 Batch = dict[str, dict[str, Any]]
@@ -271,17 +271,17 @@ def settings(alike: str) -> dict[str, list[Batch]]:
 
 
 def latency_us(batches: list[Batch], policy: str) -> float:
-    """What all operators take one after another, by a policy's plans."""
+    """Sequential latency of all operators, by a policy's plans."""
     return sum(sum(batch[policy]["latency_us"].values()) for batch in batches)
 
 
 def packed_us(batches: list[Batch]) -> float:
-    """What networks take side by side, as many as are together."""
+    """Latency of concurrent networks, by their number."""
     return sum(batch["packed"]["latency_us"] for batch in batches)
 
 
 def dpbat_policies() -> Table:
-    """How many times as fast DPBat's plans are as those of others, and as networks side by side."""
+    """Speedup of DPBat's plans over those of others, and over concurrent networks."""
     rows = []
     for setting, batches in {**settings("sampled"), **settings("same")}.items():
         ours = latency_us(batches, "dpbat")
@@ -322,7 +322,7 @@ def over_packed() -> dict[str, float]:
 
 
 def count_of(setting: str) -> str:
-    """How many networks are together."""
+    """Number of networks together."""
     return setting.partition(": ")[2].partition(" ")[0]
 
 
@@ -386,13 +386,13 @@ def derived() -> dict[str, object]:
 
 
 def dos_over(baseline: str) -> list[float]:
-    """How many times as fast as a baseline DOS is, by the model, for each network."""
+    """Speedup of DOS over a baseline, by the model, for each network."""
     ours = results("papers")
     return [ours["v100_ms"][name][baseline] / ours["dos"][name]["dos"]["ms"] for name in NETWORKS]
 
 
 def one_operator_speedup(network: str) -> float:
-    """How many times as fast as sequential the schedule for r = 1, s = 8 is, by the model."""
+    """Speedup of the schedule for r = 1, s = 8 over sequential, by the model."""
     rows = results("ablation-pruning")["rows"]
     (us,) = (row["latency_us"] for row in rows if (row["network"], row["r"], row["s"]) == (network, 1, 8))
     return results("papers")["v100_ms"][network]["sequential"] * 1e3 / us
@@ -413,7 +413,7 @@ def lost(latency_us: Sequence[Sequence[float]]) -> list[float]:
 
 
 def last_block_ratios() -> dict[str, float]:
-    """How much longer the last block takes with the other batch size's published schedule."""
+    """Slowdown of the last block by the other batch size's published schedule."""
     us = results("papers")["last_block"]["us"]
     return {
         "at_1": us["batch 1"]["published, batch 32"] / us["batch 1"]["published, batch 1"],

@@ -104,13 +104,13 @@ def passes_left(variants: Mapping[str, Variant], passes: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Bench:
-    """How networks are measured."""
+    """Conditions of the measurements."""
 
     size: int
     settings: OptimizeSettings
 
     def observed(self, seed: int) -> Variant:
-        """What one network took: all samples, the sums of its stages, and the time that it took to find out."""
+        """Measurements of one network: all samples, the sums of its stages, and the seconds of the search."""
         started = time.monotonic()
         model = self.model(seed)
         loaded = time.monotonic()
@@ -219,7 +219,7 @@ LATENCIES: Mapping[str, Callable[[Variant], float]] = {
 
 
 def orders_table(every: Mapping[str, Variant]) -> Table:
-    """How well each order agrees with that of what ships; of latencies, how far one is off times the usual factor."""
+    """Agreement of each order with that of the shipped plans; for latencies also the factor and the remaining error."""
     variants = [one for one in every.values() if one["passes"]]
     truth = [shipped_us(one) for one in variants]
     sums = [LATENCIES[SUM](one) for one in variants]

@@ -81,7 +81,7 @@ def value(part: str) -> str:
 
 
 def _content(part: str) -> tuple[Any, str]:
-    """What a part names, and its format."""
+    """The value of a part, and its format."""
     found = _PART.fullmatch(part)
     assert found is not None, part
     file, module, name, arguments, index, form = found.groups("")

@@ -117,7 +117,7 @@ def _after_a_tenth(found: Mapping[str, Sequence[int]], series: str) -> int:
 
 
 def growth_table() -> Table:
-    """What grew in the two halves of each series after its first tenth."""
+    """Growth in the two halves of each series after its first tenth."""
     rows = []
     for kind, words in _SERIES_OF.items():
         found = results("soak")[kind]

@@ -63,7 +63,7 @@ class Series:
 
     @cached_property
     def rarity(self) -> Floats:
-        """How many kernels of its kind there are: those of a rare kind are drawn as often as others."""
+        """Number of kernels of its kind: those of a rare kind are drawn as often as others."""
         counts = Counter(self.kinds)
         return np.array([counts[kind] for kind in self.kinds], dtype=np.float64)
 

@@ -185,7 +185,7 @@ def timed_us(run: Callable[[], object]) -> float:
 
 
 def content(result: LoadResult) -> Results:
-    """What is kept of a load test."""
+    """The stored part of a load test."""
     return {
         "rates": {row.model: row.rate_per_s for row in result.first},
         "deadlines_us": {row.model: row.deadline_us for row in result.first},

@@ -68,7 +68,7 @@ class _Heap(ctypes.Structure):
 
 
 def heap_kib() -> int:
-    """What is in use of the memory that the C library has given out, as it counts itself."""
+    """Memory in use by the C library's own count."""
     find = ctypes.CDLL(None).mallinfo2
     find.restype = _Heap
     return int(find().number_7) // 1024

@@ -112,7 +112,7 @@ def named_model(name: str) -> Model:
 
 
 def observed(model: Model, rounds: int, seconds: float) -> Observed:
-    """What the model's schedules and their stages take, round by round."""
+    """Latencies of the model's schedules and of their stages, round by round."""
     with open_on_cpu(model) as there:
         schedules = {"sequential": sequential(there.graph)}
         schedules["found"] = search(there.graph, there.cost, effort=there.effort).schedule
@@ -143,7 +143,7 @@ def within_bounds(weights_nbytes: int) -> int:
 
 
 Turn = tuple[float, dict[int, list[float]]]
-"""What the whole took, and by quarters what each distinct stage did."""
+"""Latency of the whole, and of each distinct stage by quarters."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def subject(there: OpenOnCpu, schedule: Schedule) -> Subject:
 
 
 Rule = Callable[[int, int], float]
-"""What to sweep, by the bytes of the weights and of the cores' own caches."""
+"""Bytes to flush, by the bytes of the weights and of the cores' private caches."""
 
 
 def nearest_quarter(weights_nbytes: int, own_cache_nbytes: int) -> float:

@@ -64,7 +64,7 @@ MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
 
 @dataclass(frozen=True)
 class Turns:
-    """What whole schedules took in turn, and how much slower the device was than when its profile was begun."""
+    """Interleaved latencies of whole schedules, and the slowdown of the device since its profile began."""
 
     measured: list[Measurement]
     slowness: float = 1.0
@@ -256,13 +256,13 @@ def refuse(text: str) -> NoReturn:
 
 
 def known_results(path: Path | None) -> dict[str, Any]:
-    """What a results file has; nothing where there is none."""
+    """Content of a results file; empty if there is none."""
     found: dict[str, Any] = {} if path is None or not path.exists() else json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def resumed_results(path: Path | None) -> dict[str, Any]:
-    """What a results file has, to go on with; nothing where there is none.
+    """Content of a results file to resume; empty if there is none.
 
     Ends with an error if the product, the machine or a library was another one: rows of a table share them.
     """
@@ -276,7 +276,7 @@ def resumed_results(path: Path | None) -> dict[str, Any]:
 
 
 def _shared(content: Mapping[str, Any]) -> dict[str, object]:
-    """What all rows of a file have in common; nothing known of a file without provenance."""
+    """Common properties of all rows of a file; unknown for a file without provenance."""
     if "provenance" not in content:
         return {}
     whole = content["provenance"]
@@ -384,7 +384,7 @@ def origin(
 
 
 def _earlier(path: Path, here: Mapping[str, object]) -> list[object]:
-    """Where the results of earlier calls come from, as far as the file says it; calls that say the same count once."""
+    """Provenance of earlier calls in the file; equal ones count once."""
     known = json.loads(path.read_text(encoding="utf-8"))
     last = {key: known[key] for key in here if key in known}
     found = [*known.get("earlier", []), *([last] if last else [])]
@@ -393,12 +393,12 @@ def _earlier(path: Path, here: Mapping[str, object]) -> list[object]:
 
 
 def _call(where: Mapping[str, Any]) -> object:
-    """What tells the calls of a script apart: all but the time."""
+    """The distinguishing properties of a script's calls: all but the time."""
     return {**where["provenance"], "time": None} if "provenance" in where else where
 
 
 def _in_lines(record: Mapping[str, object]) -> str:
-    """JSON with a line for each item of a list or of an object; those of the first level stand on more lines."""
+    """JSON with a line for each item of a list or of an object; those of the first level take more lines."""
     return "{" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()) + "}"
 
 
@@ -428,7 +428,7 @@ def print_table(headers: Sequence[object], rows: Iterable[Sequence[object]]) -> 
 
 
 def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Interval]:
-    """How each alternative that was measured in turn with `base` compares with it, where that can be told."""
+    """Comparison of each alternative with `base`, if both were measured."""
     measured = {name: summarize(samples) for name, samples in samples_us.items()}
     found = {name: compare(measured[base], each) for name, each in measured.items() if name != base}
     return {name: each for name, each in found.items() if each is not None}
@@ -469,7 +469,7 @@ def latency_cells(samples_us: Mapping[str, Sequence[float]], base: str, *, in_ro
 
 
 def cost_text(bed: Bed) -> str:
-    """What stands in a chart's title."""
+    """Text of a chart's title."""
     how = "analytic model, not measured" if bed.cost_kind == "analytic" else "measured"
     return f"{bed.device} ({how})"
 
