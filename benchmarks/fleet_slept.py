@@ -85,7 +85,7 @@ class Counted:
         self._inner.close()
 
 
-def unbound_places(workers: int, threads: int | None, lanes: int | None = None) -> tuple[Place, ...]:
+def unbound_places(workers: int, threads: int | None, lanes: int = 1) -> tuple[Place, ...]:
     """As many places as are asked for, whatever cores there are."""
     del threads
     return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=lanes) for number in range(workers))
