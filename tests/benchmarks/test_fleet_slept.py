@@ -46,11 +46,14 @@ def test_a_simulated_worker_loses_what_one_worker_lost(script: Script, results: 
 
 
 def test_no_fleet_is_faster_than_its_simulation_without_messages(script: Script, results: dict[str, Any]) -> None:
-    """Nor a seventh slower: what is lost beside the ends of rounds is that little."""
+    """Nor a seventh slower: what is lost beside the ends of rounds is that little.
+
+    Within 1 %: `alone_s` has the median start of a command, which takes longer at some times than at others.
+    """
     slept = script("fleet_slept")
     for run in results["runs"]:
         most = slept.simulated(run, 0.0).speed_up
-        assert 6 / 7 * most < run["alone_s"] / run["wall_s"] < most
+        assert 6 / 7 * most < run["alone_s"] / run["wall_s"] < 1.01 * most
 
 
 def test_a_slept_job_is_a_score_command_that_says_its_number(script: Script) -> None:
