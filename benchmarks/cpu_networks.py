@@ -22,7 +22,7 @@ Options:
     --networks: comma-separated names of the list; all by default
     --keras: exports of keras_models.py
     --minutes: time limit of this call
-    --budget: seconds for one search and its comparison, which no later call continues; by default the call's time
+    --budget: seconds for one search and its comparison; no later call continues a search that had them all
     --rounds: samples of each alternative; by default fewer for larger batches
     --list: print what is missing, and measure nothing
     --threads: cores to use; all by default
@@ -30,6 +30,7 @@ Options:
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from argparse import Namespace
@@ -227,7 +228,7 @@ class Case:
 
 def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
-        __file__, words, networks=(), batch_sizes=(1, 8, 32), keras=Path, minutes=5.0, budget=float, rounds=int,
+        __file__, words, networks=(), batch_sizes=(1, 8, 32), keras=Path, minutes=5.0, budget=math.inf, rounds=int,
         list=False, threads=int, work=RESULTS / "cpu_networks", output=RESULTS / "cpu_networks.json",
     )  # fmt: skip
     deadline = time.monotonic() + 60 * options.minutes
@@ -302,15 +303,14 @@ def advance(case: Case, results: Results, options: Namespace, deadline: float) -
     entry, rounds = results.entry(case), _rounds(case, options)
     model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
     known = entry if entry is not None and "command" in entry and path.exists() else None
-    goes_on = options.budget is None
-    if known is None or (goes_on and _is_cut_off(known)):
+    if known is None or _is_cut_off(known, options.budget):
         left_s = (deadline - time.monotonic()) * SEARCH_SHARE
-        if left_s < (options.budget or LEAST_SEARCH_S):
+        if left_s < LEAST_SEARCH_S:
             return False
         calls = 1 if known is None else known["search"]["calls"] + 1
-        entry = searched(model, options, options.budget or left_s, path, calls)
+        entry = searched(model, options, min(left_s, options.budget), path, calls)
         results.put(case, entry)
-        if goes_on and _is_cut_off(entry):
+        if _is_cut_off(entry, options.budget):
             return False
     assert entry is not None
     document = ScheduleDocument.from_json(path.read_text(encoding="utf-8"))
@@ -325,10 +325,11 @@ def advance(case: Case, results: Results, options: Namespace, deadline: float) -
     return True
 
 
-def _is_cut_off(entry: Mapping[str, Any]) -> bool:
-    """Whether the search ended because its time was up, and should go on in another call."""
+def _is_cut_off(entry: Mapping[str, Any], most_s: float) -> bool:
+    """Whether the search ended because the call's time was up, before `most_s`, and should go on in another call."""
     search = entry["search"]
-    return bool(search["seconds"] > 0.95 * search["budget_s"] and search["calls"] < MOST_SEARCHES)
+    is_over = search["budget_s"] >= most_s or search["calls"] >= MOST_SEARCHES
+    return bool(search["seconds"] > 0.95 * search["budget_s"] and not is_over)
 
 
 def searched(model: Model, options: Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:

@@ -41,18 +41,18 @@ class Scripted:
 
 
 @pytest.fixture
-def call(networks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Scripted], list[str]]:
+def call(networks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """One call of the script for SqueezeNet, of five minutes: what it did."""
     monkeypatch.setattr(networks, "cpu_model", lambda source, batch_size: None)
     monkeypatch.setattr(networks.ScheduleDocument, "from_json", lambda text: None)
 
-    def run(scripted: Scripted) -> list[str]:
+    def run(scripted: Scripted, *more: str) -> list[str]:
         monkeypatch.setattr(networks.time, "monotonic", lambda: scripted.now_s)
         monkeypatch.setattr(networks, "searched", scripted.searched)
         monkeypatch.setattr(networks, "measured", scripted.measured)
         scripted.done.clear()
         words = ["--networks", "squeezenet", "--batch-sizes", "1", "-o", str(tmp_path / "r.json")]
-        networks.main([*words, "--work", str(tmp_path / "work")])
+        networks.main([*words, "--work", str(tmp_path / "work"), *more])
         return list(scripted.done)
 
     return run
@@ -69,6 +69,19 @@ def test_a_search_that_was_cut_off_goes_on_in_the_next_call(call: Callable[[Scri
     scripted = Scripted(search_s=400)
     assert call(scripted) == ["search 1"]
     assert call(scripted) == ["search 2", "7 rounds", "7 rounds"]
+
+
+def test_a_search_that_had_its_budget_does_not_go_on(call: Callable[..., list[str]]) -> None:
+    scripted = Scripted(search_s=400)
+    assert call(scripted, "--budget", "100") == ["search 1", "7 rounds", "7 rounds"]
+    assert scripted.search_s == 300
+    assert call(scripted, "--budget", "100") == ["7 rounds"]
+
+
+def test_a_search_that_had_less_than_its_budget_goes_on(call: Callable[..., list[str]]) -> None:
+    scripted = Scripted(search_s=400)
+    assert call(scripted, "--budget", "600") == ["search 1"]
+    assert call(scripted, "--budget", "600")[0] == "search 2"
 
 
 def test_an_endless_search_ends(call: Callable[[Scripted], list[str]]) -> None:
