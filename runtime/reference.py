@@ -210,7 +210,7 @@ def _options(settings: ReferenceSettings) -> Any:
 
 
 def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
-    """The model or path to open for the original model, bound to the shapes of `model`.
+    """The source of the original model, bound to the shapes of `model`.
 
     Returns:
         The source, for which `options` of onnxruntime are prepared, and arrays that must outlive the session.

@@ -44,7 +44,7 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class BatchRecord:
-    """The replacements that made a batched model.
+    """The record of a model's batching.
 
     Attributes:
         composed: the model before batching; large weights may be zeros.

@@ -55,7 +55,7 @@ _FEWEST_TIMED = 10
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """Number of records of one device.
+    """Content of a database for one device.
 
     Attributes:
         measurements: of stages and of the calibration kernel; interleaved rounds of whole models count as one of runs

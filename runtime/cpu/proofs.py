@@ -57,7 +57,7 @@ def proven(runtime: RuntimeHandle, candidates: Sequence[ProofCandidate]) -> froz
 
 
 def _kind(invoked: InvokedNode) -> object:
-    """The kernel, which decides whether a session packs constants."""
+    """The kernel of a node: it decides whether a session packs constants."""
     return invoked.operator, invoked.version, tuple(sorted(invoked.constraints.items()))
 
 

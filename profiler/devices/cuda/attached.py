@@ -88,7 +88,7 @@ class AttachedGpu:
         return KnownCudnnPlans({key: str(value) for key, value in plans.items()})
 
     def engine(self, model: Model, precision: str) -> Engine:
-        """The model that TensorRT builds an engine for."""
+        """The identity of the engine that TensorRT builds for a model."""
         return Engine(self.index, precision, f"{self.key(precision)} {model.digest} {sorted(model.bindings.items())}")
 
     @cached_property

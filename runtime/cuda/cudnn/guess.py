@@ -26,7 +26,7 @@ _GENERIC = frozenset({"eng0", "eng11"})
 
 
 class Copied(IntEnum):
-    """The tensors that a plan copies to its workspace in every run."""
+    """The kind of data that a plan copies to its workspace in every run."""
 
     NOTHING = 0
     SLICES = 1  # strided parts of wider tensors, as a Concat or Split would copy
@@ -34,7 +34,7 @@ class Copied(IntEnum):
 
 
 def copied_in(workspace_nbytes: int, images: Sequence[View], transforms: bool = False) -> Copied:
-    """The copies of a plan with a workspace of that size; O(2^images).
+    """The kind of data that a plan with a workspace of that size copies; O(2^images).
 
     A copy is as large as its source; a workspace smaller than the smallest image holds tables.
 
@@ -80,7 +80,7 @@ class CudnnPlanGuess:
         return cls((reads[0], *writes), noted(TRANSFORMS), tensor_cores)
 
     def copied(self, plan: BuiltCudnnPlan) -> Copied:
-        """The copies of the plan in every run."""
+        """The kind of data that the plan copies in every run."""
         found = copied_in(plan.workspace_nbytes, self.images)
         return Copied.NOTHING if found and self.transforms(plan) else found
 

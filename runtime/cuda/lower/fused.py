@@ -34,7 +34,7 @@ _MOST_NBYTES = 4 << 20
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """The kernel choice for a separable convolution or a Concat.
+    """Choice of the kernels for a separable convolution or a Concat.
 
     Attributes:
         variant: of one kernel for both convolutions, or for the copies of a Concat; None for two kernels, or slices.
