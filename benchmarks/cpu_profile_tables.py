@@ -141,7 +141,7 @@ def _peak(roof: Entry) -> float:
 
 
 def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
-    """Arithmetic of each library on all cores."""
+    """Operations per nanosecond of each library on all cores."""
     n = str(entry["threads"][0])
     return {library: flops / latency_us(entry["libraries"][library][n]) / 1e3 for library in LIBRARIES}
 

@@ -164,7 +164,7 @@ def main() -> None:
 
 
 def _columns(found: Row) -> Row:
-    """The content that `read` returns."""
+    """The content of a results file, which `read` reads."""
     rows = found["graphs"]
     return {"about": found["about"], "columns": list(rows[0]), "graphs": [list(row.values()) for row in rows]}
 

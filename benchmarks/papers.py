@@ -255,7 +255,7 @@ def words(stage: Stage) -> str:
 
 
 def measures(cost: AnalyticCost, stages: Sequence[Stage]) -> Record:
-    """The stages as `iosched show` prints them."""
+    """The throughput of stages as `iosched show` prints it."""
     costed = [replace(stage, predicted_us=cost.stage_latency_us(stage), measured_us=None) for stage in stages]
     return _rounded(cost.throughputs.of(costed))
 
