@@ -18,7 +18,7 @@ State = Literal["complete", "stopped", "failed", "running"]
 
 @dataclass(frozen=True)
 class Latency:
-    """Cost and interval of a variant's latency on one device, in microseconds; see `jobs.ranking.model_cost.ModelCost`."""
+    """A variant's latency on one device, in microseconds; see `jobs.ranking.model_cost.ModelCost`."""
 
     cost: str
     low_us: float | None = None
