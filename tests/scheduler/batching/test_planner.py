@@ -56,7 +56,7 @@ def test_a_shared_operator_that_would_wait_for_its_reader_is_no_match() -> None:
 def test_greedy_batches_all_that_two_chains_have_in_common(one: str, other: str) -> None:
     ensemble = ensemble_of([chain(one), chain(other)])
     plan = folded(ensemble, EqualGains())
-    assert len(plan.all_groups()) == common_length(one, other)
+    assert len(plan.all_groups()) == common_length(one, other) >= len(layered(ensemble, EqualGains()).all_groups())
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -162,4 +162,3 @@ def test_plans_of_every_policy_are_sound(name: PolicyName, models: list[tuple[La
         assert plan.groups == {}
     if len(models) == 2:
         assert planned(ensemble, costs, "dpbat").value_us() >= 0
-        assert len(planned(ensemble, costs, "greedy").groups) >= len(planned(ensemble, costs, "fcfs").groups)
