@@ -4,8 +4,8 @@
 
 Rounds are simulated; the decisions are made by the code of `optimize` (`until_settled`). The noise is that of real
 rounds: the samples of a random network of results/cpu_networks.json, divided by their medians, with the samples of one
-round kept together. A script adds other disturbances to it. A true ratio is the speedup of the best of our schedules
-over the faster runtime.
+round kept together; the script `noisy` has those of a noisier machine. Other scripts add disturbances. A true ratio is
+the speedup of the best of our schedules over the faster runtime.
 
 Options:
     --output: results file
@@ -34,7 +34,7 @@ from iosched.profiler.measuring.statistics import quantile
 
 RATIOS = (0.95, 0.99, 1.0, 1.01, 1.03, 1.05, 1.10)
 SEARCH_S = 80.0
-"""Seconds of a search; rounds may take half of it in the first call, up to 30 s, and 8 s in later ones."""
+"""Seconds of a search; rounds may take half of it in the first call, and 8 s in later ones."""
 
 REST_S = 0.05
 """Wait before an alternative's turn: 60 to 90 ms after onnxruntime, whose threads spin, and 10 after others."""
@@ -106,13 +106,13 @@ def stolen(machine: Machine) -> tuple[Callable[[], float], Interference]:
     return lambda: 1 / (1 - share * draws.uniform(0.0, 2.0)), Interference(stolen=share)
 
 
-SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": stolen}
+SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": stolen, "noisy": quiet}
 
 
-def noises() -> list[tuple[float, list[list[float]]]]:
+def noises(script: str) -> list[tuple[float, list[list[float]]]]:
     """For each network its latency in seconds, and for each round its samples over the medians of their rows."""
     found = []
-    for network in results("cpu_networks")["networks"].values():
+    for network in results("cpu-networks-zen3" if script == "noisy" else "cpu_networks")["networks"].values():
         samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
         medians = {name: quantile(each, 0.5) for name, each in samples.items()}
         rounds = zip(*([us / medians[name] for us in each] for name, each in samples.items()), strict=True)
@@ -147,8 +147,9 @@ def searched(
 
 def measured(searches: int, calls: int) -> list[dict[str, object]]:
     """For each script and ratio how often each verdict was given, after the first call and after the last."""
-    networks, rows = noises(), []
+    rows = []
     for script in SCRIPTS:
+        networks = noises(script)
         for ratio in RATIOS:
             count = searches // (len(SCRIPTS) * len(RATIOS))
             found = [searched(script, ratio, calls, number, networks) for number in range(count)]

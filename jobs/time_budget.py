@@ -21,7 +21,7 @@ PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
 more, searches end, what opens slowly is left out, and the ways of each row have been compared.
 """
 
-LEAST_DECIDING_S, MOST_DECIDING_S = 8.0, 30.0
+LEAST_DECIDING_S, MOST_DECIDING_S = 8.0, 120.0
 """Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
 
 _LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side

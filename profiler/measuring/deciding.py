@@ -92,7 +92,7 @@ CLEARLY = 0.03
 """Candidates slower than another by more than this share, beyond the noise of a few rounds, are dropped."""
 
 NARROWED = 8
-"""Number of rounds after which only our best candidate is measured, with the baselines."""
+"""Number of rounds after which only our leader is measured, with the baselines; another may become the leader."""
 
 
 LEAST_ROUNDS = least_lasting(ERROR * 0.5 / 4)
@@ -215,7 +215,7 @@ class Trial:
 
     @cached_property
     def leader(self) -> str:
-        """The fastest of ours, regardless of noise."""
+        """The fastest of ours over the fastest baseline in all rounds, regardless of noise."""
         return self.best([*self.ours], self.fastest_baseline)
 
     @cached_property
@@ -311,22 +311,22 @@ class Trial:
         found = self.ratios(name, other)
         return len(found) >= LEAST_SAMPLES and median_interval(found)[0] > 1 + CLEARLY
 
-    def best(self, names: Sequence[str], beside: str | None = None) -> str:
+    def best(self, names: Sequence[str], over: str | None = None) -> str:
         """The first of the names, or a later one that was faster in most rounds than the one it replaces.
 
-        Two that share no round are compared by their ratios over `beside`.
+        With `over`, they are compared by their ratios over it in all of its rounds, also in those with one of them.
         """
         found, *others = names
         for other in others:
-            if self._median_ratio(found, other, beside) > 1:
+            if self._median_ratio(found, other, over) > 1:
                 found = other
         return found
 
-    def _median_ratio(self, of: str, over: str, beside: str | None) -> float:
-        ratios = self.ratios(of, over)
-        if ratios or beside is None:
+    def _median_ratio(self, of: str, by: str, over: str | None) -> float:
+        if over is None:
+            ratios = self.ratios(of, by)
             return quantile(ratios, 0.5) if ratios else 1.0
-        both = self.ratios(of, beside), self.ratios(over, beside)
+        both = self.ratios(of, over), self.ratios(by, over)
         return quantile(both[0], 0.5) / quantile(both[1], 0.5) if all(both) else 1.0
 
     def _pairs(self, first: str, second: str) -> Iterator[tuple[float, float]]:

@@ -16,14 +16,14 @@ def deciding(script: Callable[[str], ModuleType]) -> ModuleType:
 @pytest.mark.parametrize("machine", ["quiet", "bursty", "drifting", "stolen"])
 def test_large_differences_are_never_taken_for_their_opposite(machine: str, deciding: ModuleType) -> None:
     assert machine in deciding.SCRIPTS
-    networks = deciding.noises()
+    networks = deciding.noises(machine)
     for number in range(3):
         assert "slower" not in deciding.searched(machine, 1.3, 2, number, networks)
         assert "faster" not in deciding.searched(machine, 0.7, 2, number, networks)
 
 
 def test_on_a_quiet_machine_a_large_gain_is_found_and_the_verdict_stays(deciding: ModuleType) -> None:
-    assert deciding.searched("quiet", 1.3, 3, 0, deciding.noises()) == ["faster"] * 3
+    assert deciding.searched("quiet", 1.3, 3, 0, deciding.noises("quiet")) == ["faster"] * 3
 
 
 def test_rows_count_every_search(deciding: ModuleType) -> None:

@@ -103,6 +103,15 @@ def test_after_some_rounds_only_the_best_of_ours_goes_on() -> None:
     assert trial(session(NARROWED, **both)).wanted == ("found", *PLAIN)
 
 
+def test_a_leader_that_turns_out_slower_gives_way_to_another() -> None:
+    """Rounds with the leader alone decide more about it than those it shared with others."""
+    first = session(NARROWED, found=10.0, greedy=10.1, reference=11.0, openvino=30.0)
+    later = session(20, found=12.0, reference=11.0)
+    assert trial(first).wanted == ("found", "reference")
+    assert trial(first, later).leader == "greedy"
+    assert trial(first, later).wanted == ("greedy", "reference")
+
+
 def test_a_schedule_that_is_found_later_is_measured_beside_those_that_decided_before() -> None:
     decided = session(40, greedy=10.0, reference=20.0, openvino=20.0)
     assert "found" in trial(decided).wanted
