@@ -27,6 +27,7 @@ from iosched.runtime.cpu.kernels import Copy, InvokedNode, Kernel, Program
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
 from iosched.runtime.cpu.native_kernels import inferred
 from iosched.runtime.cpu.opened_plan import OpenedPlan, OpenedProgram
+from iosched.runtime.cpu.optimized import _channel_block
 from iosched.runtime.cpu.plan_file import PlanAbout, PlanProgram, write_plan
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
@@ -234,8 +235,14 @@ def called(
 
 POOL = {"kernel_shape": [3, 3], "strides": [2, 2], "dilations": [1, 1]}
 SLOPE = called("PRelu", [seen(4, 5), seen(5)], seen(4, 5), version=9)
-GROUPED = {"group": 2, "kernel_shape": [1, 1]}
-BLOCKED = "com.microsoft.nchwc"
+
+
+def grouped(reads: int, writes: int) -> InvokedNode:
+    """A convolution of two groups in blocked layout, with as many blocks of channels: 16 with AVX-512, 8 with AVX2."""
+    block = _channel_block()
+    weights = seen(writes * block, reads * block // 2, 1, 1)
+    sources, target = [seen(1, reads * block, 5, 5), weights], seen(1, writes * block, 5, 5)
+    return called("Conv", sources, target, "com.microsoft.nchwc", 1, group=2, kernel_shape=[1, 1])
 
 
 @pytest.mark.parametrize(
@@ -253,9 +260,9 @@ BLOCKED = "com.microsoft.nchwc"
         (called("MaxPool", [seen(1, 1, 7, 7)], seen(1, 1, 3, 3), version=12, ceil_mode=0, **POOL), True),
         (called("MaxPool", [seen(1, 1, 7, 7)], seen(1, 1, 3, 3), version=12, ceil_mode=1, **POOL), False),
         (called("MaxPool", [seen(1, 1, 7, 7)], seen(1, 1, 3, 3), version=12, auto_pad="VALID", **POOL), False),
-        (called("Conv", [seen(1, 48, 5, 5), seen(64, 24, 1, 1)], seen(1, 64, 5, 5), BLOCKED, 1, **GROUPED), False),
-        (called("Conv", [seen(1, 64, 5, 5), seen(64, 32, 1, 1)], seen(1, 64, 5, 5), BLOCKED, 1, **GROUPED), True),
-        (called("Conv", [seen(1, 64, 5, 5), seen(48, 32, 1, 1)], seen(1, 48, 5, 5), BLOCKED, 1, **GROUPED), False),
+        (grouped(reads=3, writes=4), False),
+        (grouped(reads=4, writes=4), True),
+        (grouped(reads=4, writes=3), False),
     ],
 )
 def test_only_operators_that_onnxruntime_checks_are_called_without_a_session(node: InvokedNode, good: bool) -> None:
