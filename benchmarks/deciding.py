@@ -26,7 +26,7 @@ from typing import Any
 
 from testbed import Table, print_table, read_options, results, write_results
 
-from iosched.jobs.time_budget import LEAST_DECIDING_S, MOST_DECIDING_S
+from iosched.jobs.time_budget import TimeBudget
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled
 from iosched.profiler.measuring.disturbance import Interference
 from iosched.profiler.measuring.interleaved_models import Round
@@ -134,7 +134,8 @@ def searched(
     verdicts = []
     for call in range(calls):
         searched_s = SEARCH_S if call == 0 else 0.0
-        deadline = machine.now_s + min(max(searched_s / 2, LEAST_DECIDING_S), MOST_DECIDING_S)
+        limit_s = TimeBudget(None, 0.0).deciding_s(searched_s, trial.compared_s)
+        deadline = machine.now_s + limit_s
 
         def is_over(done: int, deadline: float = deadline) -> bool:
             return done >= LEAST_ROUNDS and machine.now_s >= deadline

@@ -188,7 +188,7 @@ class _OptimizeJob:
         if not self.time_budget.has_time_before_the_search:
             return ()
         self.observer.progress(0, None, "comparing baselines")
-        compared = comparison.of(None, 0.0)
+        compared = comparison.of(None, None)
         best = compared.ways[compared.trial.leader].schedule
         return [stage for stage in best.stages if len(stage.groups) > 1]
 
@@ -235,7 +235,7 @@ class _OptimizeJob:
             return reduced_verdict(here, here.baselines.only_way, found, self.time_budget, comparison)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        compared = comparison.of(found.schedule, self.time_budget.deciding_s(self.time_budget.seconds))
+        compared = comparison.of(found.schedule, self.time_budget.seconds)
         verdict = measured_verdict(here, found, compared, self.time_budget)
         keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

@@ -202,12 +202,9 @@ class TimeBudget:
         effort_s = count * open_s + runs_to_choose(count) * turn_seconds(run_s)
         return left_s > effort_s + self.least_comparison_s() + self._library_s
 
-    def deciding_s(self, search_s: float) -> float:
-        """Seconds for rounds of whole models.
-
-        Half of the search time, within `LEAST_DECIDING_S` and `MOST_DECIDING_S`, and in the budget.
-        """
-        return min(max(search_s / 2, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
+    def deciding_s(self, search_s: float, compared_s: float) -> float:
+        """Seconds for rounds of whole models: half of the search or as long as all earlier rounds, within bounds."""
+        return min(max(search_s / 2, compared_s, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property
     def has_time_before_the_search(self) -> bool:

@@ -69,7 +69,7 @@ def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other tests more samples or rounds make no latency surer, nor does waiting for threads that still run."""
     monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
     monkeypatch.setattr(idle, "LONGEST_SECONDS", 0.0)
-    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.1)
+    monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 0.1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,7 @@ from iosched.models.errors import DeviceError, MismatchError, SeparateProcessErr
 from iosched.models.log import logger
 from iosched.profiler.baselines.library import LibraryBaseline
 from iosched.profiler.devices.profiled_device import AttachedModel, Way
-from iosched.profiler.measuring.deciding import SampledRounds, Trial, shares, until_settled
+from iosched.profiler.measuring.deciding import Trial, shares, until_settled
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, close_all, interference_notes
 from iosched.profiler.measuring.statistics import Measurement, quantile
 from iosched.profiler.store.latencies import ModelLatencies
@@ -103,12 +103,12 @@ class Comparison:
     faults: Faults
     candidates: dict[str, Candidate] = field(default_factory=dict)  # by the text of `_texts`
 
-    def of(self, found: Schedule | None, limit_s: float) -> ComparedModels:
+    def of(self, found: Schedule | None, search_s: float | None) -> ComparedModels:
         """Compares ways to run a schedule with the baselines until it is decided which is faster.
 
         Args:
             found: the schedule that was found, in the device's units; None compares the baselines alone.
-            limit_s: about how many seconds the rounds may take.
+            search_s: seconds that the search took; None to take the minimum number of rounds.
         """
         of_found = {} if found is None else self.here.ways(found)
         in_turn = self.here.one_after_another()
@@ -119,18 +119,16 @@ class Comparison:
             "greedy": Way(divided(greedy(self.here.graph), self.here.cost)),
         }
         ways = every
-        if self.time_budget.is_hurried and self.time_budget.left_s < self.time_budget.least_comparison_s(
-            len(every) + 1
-        ):
+        if self.time_budget.left_s < self.time_budget.least_comparison_s(len(every) + 1):
             ways = {name: way for name, way in every.items() if name in of_found or name == "sequential"}
         second, notes = self._library()
         try:
-            trial, setting = self._measured(every, ways, tuple(of_found), second, limit_s)
+            trial, setting = self._measured(every, ways, tuple(of_found), second, search_s)
         except SeparateProcessError as error:
             if second is None or error.candidate != second.name:
                 raise
             notes = (_without(second, error),)
-            trial, setting = self._measured(every, ways, tuple(of_found), None, limit_s)
+            trial, setting = self._measured(every, ways, tuple(of_found), None, search_s)
         compared = ComparedModels(tuple(name for name in of_found if trial.has(name)), ways, trial, setting)
         if not any(map(trial.has, in_turn)) or (of_found and not compared.found):
             raise self.faults.first
@@ -138,7 +136,7 @@ class Comparison:
 
     def of_libraries(self, openvino: LibraryBaseline) -> ComparedModels:
         """Compares OpenVINO with plain onnxruntime; raises as `of` does."""
-        trial, setting = self._measured({}, {}, (), openvino, self.time_budget.deciding_s(0.0))
+        trial, setting = self._measured({}, {}, (), openvino, 0.0)
         compared = ComparedModels((), {}, trial, setting)
         return replace(compared, notes=interference_notes(compared.measured))
 
@@ -171,13 +169,14 @@ class Comparison:
         ways: Mapping[str, Way],
         found: tuple[str, ...],
         library: LibraryBaseline | None,
-        limit_s: float,
+        search_s: float | None,
     ) -> tuple[Trial, ReferenceSettings | None]:
         """Earlier and new rounds; `ways` are those that there is time for."""
         setting = self._setting()
         texts = self._texts(every, setting, library)
         trial = self._trial(texts, found).without(every.keys() - ways.keys())
         opened: dict[str, Candidate] = {}
+        limit_s = 0.0 if search_s is None else self.time_budget.deciding_s(search_s, trial.compared_s)
         deadline = time.monotonic() + limit_s
         while trial.ours and not trial.is_settled and not (trial.has_all and self.time_budget.is_spent):
             missing = [name for name in trial.wanted if name not in opened]
@@ -192,17 +191,14 @@ class Comparison:
     def _trial(self, texts: Mapping[str, str], found: tuple[str, ...]) -> Trial:
         known = self.latencies.known(texts)
         plain = tuple(name for name in (REFERENCE, OPENVINO) if name in texts)
+        # Schedules that earlier calls compared, which have their share of the error.
+        n_earlier = len({name for session in known for name in session.samples_us} - texts.keys())
         if not plain:
-            earlier = self._earlier(known, texts)
             libraries = [name for name in LIBRARIES if name in texts]
-            return Trial(known, shares(found, earlier, ()), ("sequential", *libraries), ("greedy",))
+            return Trial(known, shares(found, n_earlier, ()), ("sequential", *libraries), ("greedy",))
         if plain == (REFERENCE, OPENVINO) and texts.keys() == {*plain}:
             return Trial(known, {OPENVINO: 0.5}, (REFERENCE,))
-        return Trial(known, shares(found, self._earlier(known, texts), [n for n in _UNSEARCHED if n in texts]), plain)
-
-    def _earlier(self, known: Sequence[SampledRounds], texts: Mapping[str, str]) -> int:
-        """The number of schedules compared before under other names."""
-        return len({name for session in known for name in session.samples_us} - texts.keys())
+        return Trial(known, shares(found, n_earlier, [n for n in _UNSEARCHED if n in texts]), plain)
 
     def _texts(
         self, ways: Mapping[str, Way], setting: ReferenceSettings | None, library: LibraryBaseline | None
@@ -267,7 +263,6 @@ class Comparison:
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
         n_known, least = len(trial.sessions), self.time_budget.least_rounds
-        enough = max(least, trial.least_rounds)
 
         def is_over(done: int) -> bool:
             nonlocal deadline
@@ -275,7 +270,7 @@ class Comparison:
             if self.time_budget.interrupt.came:
                 self.time_budget.ask()
                 deadline = -math.inf
-            wanted = least if self.time_budget.left_s <= 0 else enough
+            wanted = least if self.time_budget.left_s <= 0 else max(least, trial.least_rounds)
             return done >= wanted and time.monotonic() >= deadline
 
         measured_as = {name: first[texts[name]] for name in texts if texts[name] in first}

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from iosched.profiler.measuring.disturbance import Interference
-from iosched.profiler.measuring.interleaved_models import Round, TakeRound
+from iosched.profiler.measuring.interleaved_models import Round, TakeRound, turn_seconds
 from iosched.profiler.measuring.statistics import (
     LEAST_SAMPLES,
     Interval,
@@ -146,6 +146,12 @@ class Trial:
     def least_rounds(self) -> int:
         """Minimum rounds until each of ours can be faster within its share of the error."""
         return least_lasting(ERROR * min(self.ours.values()))
+
+    @property
+    def compared_s(self) -> float:
+        """About how many seconds the rounds without interference took."""
+        quiet = (us for each in self.sessions for name in each.samples_us for us in each.quiet_us(name))
+        return sum(turn_seconds(us / 1e6) for us in quiet)
 
     def adding(self, session: SampledRounds) -> Trial:
         """The same with more rounds."""

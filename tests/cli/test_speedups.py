@@ -50,7 +50,6 @@ def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     script_stages(monkeypatch)
     script_models(monkeypatch, {})
-    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.0)
     monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 0.0)
     monkeypatch.setattr(cpu_open, "rounds_of", rounds_of)
     monkeypatch.setattr(cpu_open, "measure_interleaved", measured_in_turn)

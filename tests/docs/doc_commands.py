@@ -92,7 +92,7 @@ def _quieten() -> None:
     disturbance.interference = lambda *_: disturbance.Interference()  # type: ignore[assignment]
     installation.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
-    idle.LONGEST_SECONDS, interleaved_models.RATE_SECONDS, time_budget.LEAST_DECIDING_S = 0.0, 0.01, 0.1
+    idle.LONGEST_SECONDS, interleaved_models.RATE_SECONDS, time_budget.MOST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)
     cpu_open.BUDGET, throughput._COMPARED, measured_cost.SEGMENT_ROUNDS = few, few, LEAST_SAMPLES
     for command, name, default in (("bench", "rounds", LEAST_SAMPLES), ("explore", "trials", 1)):

@@ -68,7 +68,7 @@ class Sampled:
 
     def __post_init__(self) -> None:
         without_openvino(self.monkeypatch)
-        self.monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 0.0)
+        self.monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 0.0)
         self.monkeypatch.setattr(cpu_open, "rounds_of", self._rounds_of)
         self.monkeypatch.setattr(OnnxruntimeBaseline, "best", lambda plain, _: plain.settings[0])
 
@@ -275,7 +275,7 @@ def test_an_undecided_comparison_is_measured_again_until_it_decides(
     models = Sampled(monkeypatch, iosched=39.0, noise=0.2)
     assert optimize(fire(), settings).reason.startswith("undecided: ")
     models.noise = 0.0
-    monkeypatch.setattr(time_budget, "LEAST_DECIDING_S", 10.0)
+    monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 10.0)
     decided = optimize(fire(), settings)
     assert (decided.measurements, decided.verdict, models.compared) == (0, "faster", 2)
     models.noise = 0.2

@@ -22,6 +22,7 @@ from scripted import (
     without_openvino,
 )
 
+from iosched.jobs import time_budget
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.time_budget import TimeBudget, share_s
 from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
@@ -41,6 +42,12 @@ def test_parts_share_the_rest_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> No
     assert share_s(100.0, 20.0, 4) == 20.0
     assert share_s(10.0, 20.0, 4) == 0.0
     assert share_s(None, 20.0, 4) is None
+
+
+def test_a_comparison_lasts_at_least_as_long_as_all_earlier_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 120.0)
+    deciding_s = TimeBudget(None, 0.0).deciding_s
+    assert (deciding_s(60, 1), deciding_s(0, 40), deciding_s(60, 400)) == (30, 40, 120)
 
 
 @pytest.mark.parametrize("budget_s", [None, 1000.0])

@@ -86,6 +86,8 @@ def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:
     assert latency.disturbed_by == ("other processes interfered with 20 of 20 rounds",)
     quiet = session(20, found=2.0, greedy=2.0, reference=1.0, openvino=1.0)
     assert trial(disturbed, quiet).verdict == "slower"
+    assert (trial(disturbed).compared_s, trial(disturbed, quiet).compared_s) == (0.0, trial(quiet).compared_s)
+    assert trial(quiet).compared_s > 0
     latency = trial(disturbed, quiet).measured("found")
     assert latency is not None
     assert (latency.samples_us, latency.disturbed_by) == ((2.0,) * 20, ())
