@@ -28,8 +28,11 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
+from command_line import OUTPUTS, read_options
 from kernels import spearman
-from testbed import NAMES, OUTPUTS, SEEDS, Bed, Table, chart, open_bed, print_table, read_options, write_results
+from result_tables import NAMES, Table, chart, print_table
+from results_files import SEEDS, write_results
+from testbed import Bed, open_bed
 
 from iosched import Block, ComputationGraph, Schedule, Stage, Strategy, partition
 from iosched.jobs.matrix_cells import schedule_latency_us, stage_latency_us

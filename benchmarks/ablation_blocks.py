@@ -14,7 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from testbed import OUTPUTS, Bed, Table, ablate, chart, print_table, read_options
+from command_line import OUTPUTS, read_options
+from result_tables import Table, chart, print_table
+from testbed import Bed, ablate
 
 from iosched.scheduler.schedule import Block, Stage, Strategy
 

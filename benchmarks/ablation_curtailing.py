@@ -20,18 +20,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from testbed import (
-    NAMES,
-    OUTPUTS,
-    Table,
-    in_turn,
-    print_table,
-    ratio_text,
-    read_options,
-    within_rounds,
-    write_results,
-    zoo_model,
-)
+from command_line import OUTPUTS, read_options
+from result_tables import NAMES, Table, print_table, ratio_text, within_rounds
+from results_files import write_results
+from testbed import in_turn, zoo_model
 
 from iosched import Schedule, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost

@@ -17,10 +17,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from command_line import read_options
 from kernels import spearman
 from numpy.typing import NDArray
 from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V100_MS
-from testbed import chart, gpu_spec, read_options, write_results, zoo_model
+from result_tables import chart
+from results_files import write_results
+from testbed import gpu_spec, zoo_model
 
 from iosched import ComputationGraph, Schedule, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost

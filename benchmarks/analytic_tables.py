@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from published import STRATEGIES, V100_MS
-from testbed import NAMES, Table, results
+from result_tables import NAMES, Table
+from results_files import results
 
 GPUS = {
     "v100pcie": "V100", "t4": "T4", "p100pcie": "P100", "a100pcie40": "A100 40 GB", "a100pcie80": "A100 80 GB",

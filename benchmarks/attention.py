@@ -20,8 +20,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+from command_line import read_options
 from onnx import TensorProto, helper
-from testbed import RESULTS, Table, in_turn, keep_results, ratio_text, read_options, resumed_results
+from result_tables import Table, ratio_text
+from results_files import RESULTS, keep_results, resumed_results
+from testbed import in_turn
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, Strategy, load_model, open_executor
 from iosched.jobs.optimize import optimize

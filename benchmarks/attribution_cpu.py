@@ -36,9 +36,11 @@ from typing import Any
 
 import numpy as np
 from ablation_additive import random_schedule
+from command_line import OUTPUTS, read_options
 from cpu_models import cpu_model, model_of
 from onnx import ModelProto, helper
-from testbed import OUTPUTS, SEEDS, Table, interval_text, print_table, read_options, write_results
+from result_tables import Table, interval_text, print_table
+from results_files import SEEDS, write_results
 
 from iosched import Model, Schedule, Stage, Strategy, load_model
 from iosched.models.zoo.network import Network, Value

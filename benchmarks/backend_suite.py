@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from backend_cases import agree, case, case_names, left_out, on_the_cpu  # noqa: E402
-from testbed import keep_results, read_options  # noqa: E402
+from command_line import read_options  # noqa: E402
+from results_files import keep_results  # noqa: E402
 
 from iosched.models.errors import InvalidModelError, PlanError  # noqa: E402
 from iosched.models.load import load_model  # noqa: E402

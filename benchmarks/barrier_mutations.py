@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from testbed import write_results
+from results_files import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 import thread_sanitizer
 from barrier_cases import CASES, Case, barriers, without_barrier
-from testbed import read_options
+from command_line import read_options
 
 SEEDS = range(1, 6)
 LAST_OF_A_REDUCTION = "it lets shared memory be used again, and nothing uses it behind"

@@ -30,17 +30,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import (
-    NAMES,
-    RESULTS,
-    Table,
-    in_turn,
-    keep_results,
-    markdown_table,
-    ratio_text,
-    read_options,
-    resumed_results,
-)
+from command_line import read_options
+from result_tables import NAMES, Table, markdown_table, ratio_text
+from results_files import RESULTS, keep_results, resumed_results
+from testbed import in_turn
 
 from iosched import BatchSchedules, LoadedBatches, Model, OptimizeSettings, ScheduleDocument, open_executor
 from iosched.jobs.optimize import optimize

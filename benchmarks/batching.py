@@ -43,8 +43,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
+from command_line import read_options
 from onnx import numpy_helper
-from testbed import RESULTS, interval_text, print_table, read_options, resumed_results, write_results
+from result_tables import interval_text, print_table
+from results_files import RESULTS, resumed_results, write_results
 
 from iosched import Model, load_model
 from iosched.jobs.batch import CUT_SHORT, BatchResult, BatchSettings, batch

@@ -7,7 +7,7 @@ samples are independent and log-normal with a standard deviation of a tenth; the
 from __future__ import annotations
 
 import numpy as np
-from testbed import read_options
+from command_line import read_options
 
 from iosched.jobs.difference.results import ratio_interval
 

@@ -25,20 +25,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from command_line import OUTPUTS, read_options
 from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_nbytes
 from published import PACKRAT_MS
-from testbed import (
-    NAMES,
-    OUTPUTS,
-    YARDSTICK,
-    Table,
-    chart,
-    print_table,
-    read_options,
-    resumed_results,
-    write_results,
-    zoo_model,
-)
+from result_tables import NAMES, Table, chart, print_table
+from results_files import resumed_results, write_results
+from testbed import YARDSTICK, zoo_model
 
 from iosched import Effort, Model, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel

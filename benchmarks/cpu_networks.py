@@ -42,8 +42,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+from command_line import read_options
 from cpu_models import cpu_model, short_name
-from testbed import RESULTS, origin, read_options, resumed_results, write_results
+from results_files import RESULTS, origin, resumed_results, write_results
 
 from iosched import DeviceError, IoschedError, Model, Schedule, ScheduleDocument, TensorSpec
 from iosched.jobs.open_model import opened

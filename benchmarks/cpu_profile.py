@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from children import REST_SECONDS, Child, serve
+from command_line import read_options
 from cpu_models import cpu_model, short_name
 from cpu_profilers import LIBRARIES
-from testbed import read_options, resumed_results, write_results
+from results_files import resumed_results, write_results
 
 from iosched.runtime.cores import cpu_count
 

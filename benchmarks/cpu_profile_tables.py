@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from testbed import Table, chart, results
+from result_tables import Table, chart
+from results_files import results
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "ours": "ours", "openvino": "OpenVINO"}
 COLOURS = {"onnxruntime": "#e0a458", "ours": "#1d242d", "openvino": "#4c78a8"}

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from testbed import NAMES, Table, print_table, write_results
+from result_tables import NAMES, Table, print_table
+from results_files import write_results
 
 from iosched import Model, bench, load_model
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -35,8 +36,9 @@ from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import sequential
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from command_line import read_options
 from quantized import quantized
-from testbed import latency_cells, read_options
+from result_tables import latency_cells
 
 NETWORKS = (
     "squeezenet:uint8", "light_inception_v2:uint8", "light_shufflenet:uint8", "inception_v3:uint8", "squeezenet:int8",

@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import read_options
 from cpu_models import cpu_model, model_of, short_name
 from cpu_profile_tables import peak_table
 from onnx import helper
-from testbed import print_table, read_options, write_results
+from result_tables import print_table
+from results_files import write_results
 
 from iosched.models.load import load_model
 from iosched.profiler.baselines.openvino import open_openvino

@@ -31,7 +31,8 @@ WARM, IN_A_ROW = 2, 6
 def main(words: Sequence[str]) -> None:
     if words[:1] == ["--child"]:
         return answer(*words[1:])
-    from testbed import read_options, write_results
+    from command_line import read_options
+    from results_files import write_results
 
     takes, before = {"models": {"nargs": "+"}}, {"action": "append", "default": []}
     options = read_options(__file__, words, takes, before=before, rounds=15, output=Path)

@@ -14,17 +14,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from testbed import (
-    NAMES,
-    Table,
-    chart,
-    interval_text,
-    markdown_table,
-    ratio_text,
-    results,
-    speedup_text,
-    within_rounds,
-)
+from result_tables import NAMES, Table, chart, interval_text, markdown_table, ratio_text, speedup_text, within_rounds
+from results_files import results
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Interval, summarize

@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import read_options
 from cudnn_layouts import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
-from testbed import print_table, read_options, table_of, write_results
+from result_tables import print_table, table_of
+from results_files import write_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names

@@ -27,7 +27,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from testbed import RESULTS, Table, known_results, print_table, read_options, write_results
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import RESULTS, known_results, write_results
 
 from iosched import Model, Stage, Strategy, load_model
 from iosched.models.errors import IoschedError

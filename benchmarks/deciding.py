@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed import Table, print_table, read_options, results, write_results
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import results, write_results
 
 from iosched.jobs.time_budget import TimeBudget
 from iosched.profiler.measuring.deciding import LEAST_ROUNDS, Trial, shares, until_settled

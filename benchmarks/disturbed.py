@@ -27,8 +27,11 @@ from pathlib import Path
 from statistics import mean, median
 from unittest import mock
 
+from command_line import read_options
 from regret import Candidates, bootstrap, candidate_of, in_turn
-from testbed import interval_text, print_table, read_options, write_results, zoo_model
+from result_tables import interval_text, print_table
+from results_files import write_results
+from testbed import zoo_model
 
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost
 from iosched.profiler.devices.cpu.open import CPU_EFFORT

@@ -29,9 +29,11 @@ from statistics import median
 from typing import Any
 from unittest import mock
 
+from command_line import read_options
 from cpu_models import cpu_model, model_of, short_name
 from onnx.helper import make_node
-from testbed import NAMES, Table, print_table, ratio_text, read_options, write_results
+from result_tables import NAMES, Table, print_table, ratio_text
+from results_files import write_results
 
 from iosched import Model, load_model
 from iosched.jobs.bench import busy_processes

@@ -31,7 +31,9 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from testbed import RESULTS, Table, interval_text, print_table, read_options, resumed_results, write_results
+from command_line import read_options
+from result_tables import Table, interval_text, print_table
+from results_files import RESULTS, resumed_results, write_results
 
 from iosched import Model, OptimizeSettings, Variant, variant_of
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost

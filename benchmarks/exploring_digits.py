@@ -16,7 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed import print_table, read_options, write_results
+from command_line import read_options
+from result_tables import print_table
+from results_files import write_results
 
 from iosched.jobs.explore import study_in
 from iosched.jobs.exploring.explore_result import StudyHistory

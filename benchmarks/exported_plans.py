@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from testbed import NAMES, Table, range_text, read_options, resumed_results, write_results
+from command_line import read_options
+from result_tables import NAMES, Table, range_text
+from results_files import resumed_results, write_results
 
 import iosched
 from iosched.jobs.annotate import annotated

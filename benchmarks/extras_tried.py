@@ -24,12 +24,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from command_line import read_options
 from cudnn_layouts import read
 from extras_resolved import ROOT, TRIED, Promise, Versions, broken, promises, requirements
 from fatbin import DeviceCode, device_code
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from testbed import keep_results, known_results, read_options
+from results_files import keep_results, known_results
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
 NEEDED = ("libcudnn", "libcublas")  # operators that onnxruntime has no code for run on the CPU

@@ -27,9 +27,10 @@ from random import Random
 from typing import Any
 
 import fuzz_children as children
+from command_line import read_options
 from faults_kills import SEED, amid, is_model, is_schedule, kills, sandbox, stage_keys, whole_or_absent
 from fuzz import load_everything, versions
-from testbed import keep_results, known_results, read_options
+from results_files import keep_results, known_results
 
 RESULTS = Path(__file__).parent / "results" / "faults.json"
 _OUTPUTS = ("-o", "out.onnx", "--schedule", "out.json", "--json")

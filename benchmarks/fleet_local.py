@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed import Table, print_table, range_text, read_options, write_results
+from command_line import read_options
+from result_tables import Table, print_table, range_text
+from results_files import write_results
 
 ROUNDS = 2
 WORKERS: Mapping[str, tuple[str, ...]] = {

@@ -26,16 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from cpu_models import cpu_model, short_name
-from testbed import write_results
+from results_files import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from functools import partial
 
 from clusters import surroundings
+from command_line import read_options
 from fleet_slept import Notes, unbound_places
 from ray_workers import WARMING
-from testbed import Table, print_table, range_text, read_options
+from result_tables import Table, print_table, range_text
 
 from iosched import ExecutionError, Model
 from iosched.jobs.matrix_cells import SEARCH, Search, Searched

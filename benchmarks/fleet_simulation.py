@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from command_line import read_options
 from fleet_events import (
     Algorithm,
     Cluster,
@@ -30,7 +31,9 @@ from fleet_events import (
     generation_sizes,
     lognormal_s,
 )
-from testbed import Table, range_text, read_options, write_results, zoo_model
+from result_tables import Table, range_text
+from results_files import write_results
+from testbed import zoo_model
 
 from iosched import OptimizeSettings, Stage, Strategy
 from iosched.jobs.optimize_task import Optimize

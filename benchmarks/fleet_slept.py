@@ -29,14 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
-from testbed import write_results
+from results_files import write_results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from clusters import surroundings
+from command_line import read_options
 from ray_workers import slept_task
+from result_tables import Table, print_table, range_text
 from scripted import fire
-from testbed import Table, print_table, range_text, read_options
 
 from iosched.jobs.exploring.running import run_command
 from iosched.jobs.exploring.score import SCORE, Score, ScoreCommand

@@ -16,7 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed import RESULTS, keep_results, known_results, markdown_table, read_options
+from command_line import read_options
+from result_tables import markdown_table
+from results_files import RESULTS, keep_results, known_results
 
 from iosched import IoschedError, Model, ScheduleDocument, load_model, run
 from iosched.jobs.optimize import OptimizeSettings, optimize

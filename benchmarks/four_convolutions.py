@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from testbed import read_options
+from command_line import read_options
 
 from iosched.models.zoo.network import Network
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

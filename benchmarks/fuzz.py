@@ -36,10 +36,11 @@ import fuzz_children as children
 os.environ.update(children.environment())  # before numpy is loaded
 
 import onnx
+from command_line import read_options
 from fuzz_corpus import SPACE, WEIGHTS, Corpus, Seed, made
 from fuzz_graphs import edit_graph, edited_schedule
 from fuzz_mutations import damage_fields, damage_sqlite, damaged_bytes, damaged_json
-from testbed import keep_results, known_results, read_options
+from results_files import keep_results, known_results
 
 from iosched.models.version import iosched_commit
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed import read_options
+from command_line import read_options
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 

@@ -31,9 +31,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from command_line import read_options, refuse
 from gpu_cases import MOST_S, PIECES, ROOT, Case
 from gpu_report import FORMAT, VERSION, case_row, known_cases, page
-from testbed import keep_results, known_results, read_options, refuse
+from results_files import keep_results, known_results
 
 CASE = (sys.executable, str(Path(__file__).with_name("gpu_case.py")))
 RESULTS, RUNNING, DATABASE = "results.json", "running.json", "profile.db"

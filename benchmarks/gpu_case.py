@@ -27,8 +27,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from command_line import read_options
 from gpu_cases import ROOT, Case, case_of
-from testbed import keep_results, known_results, read_options
+from results_files import keep_results, known_results
 
 from iosched.jobs.selftest import CheckResult, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from gpu_case import Session, said
 from gpu_cases import SLOW
-from testbed import compared, zoo_model
+from result_tables import compared
+from testbed import zoo_model
 
 from iosched import IoschedError, Model, Schedule, SearchResult, load_model, search
 from iosched.models import zoo

@@ -29,8 +29,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from command_line import read_options
 from cudnn_layouts import HERE, Graph, gpu_of, graphs_of, network_of, preferred
-from testbed import Table, keep_results, known_results, print_table, read_options
+from result_tables import Table, print_table
+from results_files import keep_results, known_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model

@@ -15,7 +15,8 @@ from kernels import agreement, family, predict
 from kernels_fit import Fitted, bandwidths, descend
 from measured import Row
 from onnx import TensorProto, helper, numpy_helper
-from testbed import known_results, zoo_model
+from results_files import known_results
+from testbed import zoo_model
 
 from iosched import Model, load_model
 from iosched.profiler.devices.analytic.constants import KERNELS, NODE_US, MeasuredFractions, measured, measured_card

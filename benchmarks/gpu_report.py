@@ -19,19 +19,10 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from testbed import (
-    Table,
-    compared,
-    gpu_spec,
-    known_results,
-    markdown_table,
-    print_table,
-    ratio_text,
-    read_options,
-    refuse,
-    speedup_text,
-    zoo_model,
-)
+from command_line import read_options, refuse
+from result_tables import Table, compared, markdown_table, print_table, ratio_text, speedup_text
+from results_files import known_results
+from testbed import gpu_spec, zoo_model
 
 from iosched.profiler.devices.analytic.device import SimulatedGpu
 from iosched.profiler.devices.gpus import GpuSpec

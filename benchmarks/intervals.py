@@ -23,12 +23,13 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from command_line import read_options
 from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered, widened
 from kernels import RESTED_US, TRUSTED_US, Floats, Predicted, family, predict, was_unseen
 from kernels_fit import GPUS, bandwidths, fit, for_fit, without_tiles_of
 from measured import Row, read
 from numpy.typing import NDArray
-from testbed import read_options, write_results
+from results_files import write_results
 
 from iosched.profiler.devices.analytic.constants import measured_card
 from iosched.profiler.devices.analytic.uncertainty import (

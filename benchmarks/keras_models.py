@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from testbed import read_options
+from command_line import read_options
 
 SIZES = {
     "EfficientNetB0": 224, "DenseNet121": 224, "NASNetMobile": 224, "MobileNetV2": 224, "InceptionV3": 299,

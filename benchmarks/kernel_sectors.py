@@ -20,15 +20,17 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from testbed import print_table, write_results, zoo_model
+from result_tables import print_table
+from results_files import write_results
+from testbed import zoo_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 from dataclasses import replace
 from typing import Any
 
+from command_line import read_options
 from host_cuda import blank, put, weight
-from testbed import read_options
 from traced_kernels import moved
 
 from iosched.runtime.cuda.kernel import Precision, SourceKernel

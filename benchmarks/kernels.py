@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from command_line import read_options
 from measured import SPLIT_SEED, TEST_PART, Row, read
 from numpy.typing import NDArray
-from testbed import chart, gpu_spec, read_options, write_results
+from result_tables import chart
+from results_files import write_results
+from testbed import gpu_spec
 
 from iosched.profiler.devices.analytic.constants import (
     KERNELS,

@@ -24,9 +24,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from command_line import read_options
 from kernels import RESTED_US, TRUSTED_US, Floats, agreement, family, is_trusted, predict
 from measured import Row, read
-from testbed import gpu_spec, read_options, write_results
+from results_files import write_results
+from testbed import gpu_spec
 
 from iosched.profiler.devices.analytic import timing, work
 from iosched.profiler.devices.analytic.constants import (

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from analytic import graph_of
-from testbed import Table, gpu_spec, print_table, read_options, write_results
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import write_results
+from testbed import gpu_spec
 
 from iosched import ComputationGraph, Schedule, load_model, search
 from iosched.models.zoo import names

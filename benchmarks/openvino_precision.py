@@ -13,8 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from command_line import read_options
 from cpu_models import cpu_model
-from testbed import NAMES, Table, in_turn, print_table, ratio_text, read_options, within_rounds, write_results
+from result_tables import NAMES, Table, print_table, ratio_text, within_rounds
+from results_files import write_results
+from testbed import in_turn
 
 from iosched import Model
 from iosched.profiler.baselines.openvino import OpenvinoBaseline

@@ -27,8 +27,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from command_line import read_options
 from cpu_models import cpu_model, short_name
-from testbed import NAMES, Table, interval_text, known_results, read_options, write_results
+from result_tables import NAMES, Table, interval_text
+from results_files import known_results, write_results
 
 from iosched.jobs.bench import busy_processes
 from iosched.models.export import write_model

@@ -16,7 +16,9 @@ from math import prod
 
 import four_convolutions
 from analytic import STREAM_LAUNCHES, cost_of, graph_of, predicted_ms, schedules
-from testbed import OUTPUTS, gpu_spec, read_options, write_results
+from command_line import OUTPUTS, read_options
+from results_files import write_results
+from testbed import gpu_spec
 
 from iosched import ComputationGraph, MatrixSettings, Operator, Pruning, TensorSpec, load_model, matrix, partition
 from iosched.models import zoo

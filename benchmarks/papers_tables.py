@@ -10,7 +10,8 @@ from typing import Any
 import ablation_batch
 import published
 from cpu_table import ratio, ratio_text
-from testbed import Table, results
+from result_tables import Table
+from results_files import results
 
 TITLES = {
     "inception_v3": "Inception V3", "randwire": "RandWire", "nasnet_a": "NASNet-A", "squeezenet": "SqueezeNet",

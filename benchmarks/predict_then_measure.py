@@ -26,8 +26,11 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from command_line import read_options
 from cpu_models import cpu_model, short_name
-from testbed import NAMES, Table, compared, in_turn, print_table, read_options, resumed_results, write_results
+from result_tables import NAMES, Table, compared, print_table
+from results_files import resumed_results, write_results
+from testbed import in_turn
 
 from iosched import Model, Schedule, search
 from iosched.profiler.devices.cpu.device import CpuDevice

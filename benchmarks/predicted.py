@@ -17,16 +17,10 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from testbed import (
-    SEEDS,
-    YARDSTICK,
-    in_turn,
-    interval_text,
-    open_on_cpu,
-    print_table,
-    read_options,
-    write_results,
-)
+from command_line import read_options
+from result_tables import interval_text, print_table
+from results_files import SEEDS, write_results
+from testbed import YARDSTICK, in_turn, open_on_cpu
 
 from iosched import load_model, search
 from iosched.jobs.matrix_cells import schedule_latency_us

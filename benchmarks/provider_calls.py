@@ -26,9 +26,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+from command_line import read_options
 from cpu_models import cpu_model, model_of, short_name
 from provider_opening import Arrays, exported, onnxruntime, opened
-from testbed import RESULTS, compared, print_table, ratio_text, read_options, write_results
+from result_tables import compared, print_table, ratio_text
+from results_files import RESULTS, write_results
 
 import iosched
 from iosched.profiler.measuring.idle import wait_until_idle

@@ -15,8 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from command_line import read_options
 from provider_versions import DECLINED, child
-from testbed import RESULTS, read_options, write_results
+from results_files import RESULTS, write_results
 
 
 def main() -> None:

@@ -26,7 +26,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed import RESULTS, print_table, read_options, write_results
+from command_line import read_options
+from result_tables import print_table
+from results_files import RESULTS, write_results
 
 from iosched.models import zoo
 

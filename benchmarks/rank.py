@@ -32,7 +32,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from testbed import RESULTS, YARDSTICK, Table, in_turn, print_table, read_options, resumed_results, write_results
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import RESULTS, resumed_results, write_results
+from testbed import YARDSTICK, in_turn
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, load_model
 from iosched.jobs.open_model import opened

@@ -39,7 +39,10 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from testbed import Table, known_results, print_table, read_options, results, write_results, zoo_model
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import known_results, results, write_results
+from testbed import zoo_model
 
 from iosched import ComputationGraph, Effort, Model, Schedule, Stage, load_model, partition, search
 from iosched.profiler.devices.cpu.cache_flush import flushed_nbytes_of

@@ -20,7 +20,9 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from testbed import Table, markdown_table, print_table, read_options, results
+from command_line import read_options
+from result_tables import Table, markdown_table, print_table
+from results_files import results
 
 FOLDER = Path(__file__).parent
 PAGES = (FOLDER.parent / "README.md", *sorted((FOLDER / "reports").glob("*.md")))

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from testbed import Table, results
+from result_tables import Table
+from results_files import results
 
 _BAD = ("DAMAGED", "LOST", "HALF", "FAILED")
 _SERIES_OF = {

@@ -28,9 +28,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from command_line import read_options
 from cpu_models import cpu_model, short_name
+from result_tables import Table, interval_text
+from results_files import resumed_results, write_results
 from search import NOISE, Analytic, Timed, TwoLanes
-from testbed import Table, interval_text, read_options, resumed_results, write_results
 
 from iosched import ComputationGraph, Effort, Stage, search
 from iosched.profiler.devices.cpu.measured_cost import CpuStageCost

@@ -19,9 +19,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from command_line import read_options
 from kernels import TRUSTED_US, Floats, Predicted, predict, was_unseen
 from measured import Row, read
-from testbed import read_options, write_results
+from results_files import write_results
 
 from iosched.profiler.devices.analytic.kernels import KernelKind, kind_of
 from iosched.profiler.devices.analytic.scaled import PRIOR, MeasuredFactor, scaling

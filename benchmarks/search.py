@@ -22,7 +22,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
-from testbed import NAMES, Table, gpu_spec, read_options, write_results, zoo_model
+from command_line import read_options
+from result_tables import NAMES, Table
+from results_files import write_results
+from testbed import gpu_spec, zoo_model
 
 from iosched import ComputationGraph, CostModel, Effort, Pruning, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost

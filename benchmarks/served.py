@@ -25,7 +25,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import Table, print_table, read_options, write_results, zoo_model
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import write_results
+from testbed import zoo_model
 
 from iosched.profiler.measuring.statistics import quantile, quantile_interval
 from iosched.runtime.cpu.backend import CpuBackend

@@ -20,8 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from command_line import read_options
+from results_files import RESULTS, write_results
 from session_calls import write
-from testbed import RESULTS, read_options, write_results
 
 import iosched
 from iosched.jobs.serving.core_pool import CorePool

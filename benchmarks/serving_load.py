@@ -37,8 +37,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from command_line import read_options
 from cpu_models import short_name
-from testbed import Table, interval_text, print_table, read_options, resumed_results, write_results
+from result_tables import Table, interval_text, print_table
+from results_files import resumed_results, write_results
 
 from iosched import Model, load_model
 from iosched.jobs.load_test.alternatives import OPENERS

@@ -17,7 +17,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from testbed import RESULTS, print_table, read_options, write_results
+from command_line import read_options
+from result_tables import print_table
+from results_files import RESULTS, write_results
 
 import iosched
 from iosched.jobs.serving.dispatcher import Dispatcher, Start

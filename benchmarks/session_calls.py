@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from command_line import read_options
 from cpu_models import model_of
 from onnx import helper
-from testbed import RESULTS, read_options, write_results
+from results_files import RESULTS, write_results
 
 import iosched
 from iosched.profiler.measuring.interleave import interleave

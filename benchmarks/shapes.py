@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from command_line import read_options
+from result_tables import Table, print_table
+from results_files import write_results
 from search import TwoLanes, total_us
-from testbed import Table, print_table, read_options, write_results
 
 from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.cpu.open import CPU_EFFORT

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+from command_line import read_options
 from cpu_models import model_of
 from onnx import helper
+from result_tables import ratio_text
+from results_files import RESULTS, keep_results
 from session_calls import caller
-from testbed import RESULTS, keep_results, ratio_text, read_options
 
 from iosched.profiler.measuring.interleave import compare, interleave
 from iosched.runtime.session import load_onnxruntime

@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from command_line import read_options
 from fuzz import versions
 from fuzz_corpus import iosched, model_of
-from testbed import keep_results, known_results, read_options
+from results_files import keep_results, known_results
 
 from iosched import Model, ScheduleDocument, load_model, open_executor
 from iosched.runtime.executor import Executor

@@ -33,11 +33,14 @@ from statistics import mean, median
 from typing import Any
 
 import numpy as np
+from command_line import read_options
 from cpu_models import cpu_model, model_of
 from exploring import drawn
 from onnx import helper
 from predicted import small_network
-from testbed import open_on_cpu, print_table, read_options, resumed_results, write_results
+from result_tables import print_table
+from results_files import resumed_results, write_results
+from testbed import open_on_cpu
 
 from iosched import Model, Schedule, Stage, Strategy, load_model, search
 from iosched.models.spaces.space import PREFIX, find_space

@@ -15,19 +15,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from command_line import read_options
 from cpu_models import cpu_model
 from cpu_table import ratio
-from testbed import (
-    NAMES,
-    RESULTS,
-    Openers,
-    Table,
-    open_on_cpu,
-    ratio_text,
-    read_options,
-    resumed_results,
-    write_results,
-)
+from result_tables import NAMES, Table, ratio_text
+from results_files import RESULTS, resumed_results, write_results
+from testbed import Openers, open_on_cpu
 
 from iosched import DeviceError, Model
 from iosched.jobs.optimizing.throughput import team_choices

@@ -11,7 +11,10 @@ import random
 import time
 from pathlib import Path
 
-from testbed import gpu_spec, print_table, read_options, write_results
+from command_line import read_options
+from result_tables import print_table
+from results_files import write_results
+from testbed import gpu_spec
 
 from iosched import ComputationGraph, Operator, TensorSpec, search
 from iosched.profiler.devices.analytic.analytic_cost import AnalyticCost

@@ -13,7 +13,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from testbed import print_table, read_options, write_results, zoo_model
+from command_line import read_options
+from result_tables import print_table
+from results_files import write_results
+from testbed import zoo_model
 
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel, runs_beside
 from iosched.runtime.cpu.backend import CpuBackend

@@ -23,7 +23,7 @@ def test_a_barrier_left_out_is_found_in_both_ways(script) -> None:
 
 
 def test_the_results_know_every_barrier_and_what_to_say_of_it(script) -> None:
-    recorded = json.loads((script("testbed").RESULTS / RESULTS).read_text())["mutations"]
+    recorded = json.loads((script("results_files").RESULTS / RESULTS).read_text())["mutations"]
     wanted = [(name, index, behind) for name, make in CASES.items() for index, behind in enumerate(barriers(make()))]
     assert [(each["case"], each["barrier"], each["behind"]) for each in recorded] == wanted, (
         f"stale: run  python benchmarks/barrier_mutations.py -o benchmarks/results/{RESULTS}"

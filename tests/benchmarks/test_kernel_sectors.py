@@ -16,7 +16,7 @@ RESULTS = "kernel-sectors.json"
 @needs_compiler
 def test_the_results_are_those_of_todays_kernels(script) -> None:
     sectors = script("kernel_sectors")
-    recorded = json.loads((script("testbed").RESULTS / RESULTS).read_text())["kernels"]
+    recorded = json.loads((script("results_files").RESULTS / RESULTS).read_text())["kernels"]
     known = [each for each in recorded if each["where"] == "squeezenet"]
     found = [sectors.counted(case) for case in sectors.cases_of("squeezenet")]
     assert json.loads(json.dumps(found)) == known, (

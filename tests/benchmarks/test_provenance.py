@@ -32,6 +32,8 @@ NO_RESULTS_ASKED = {"four_convolutions.py"}  # a model
 
 SANDBOX = "fuzz.py"  # writes damaged files of all kinds
 
+WRITER = "results_files"
+
 
 def writes(source: str) -> Iterator[str]:
     """What a script writes by itself: the object of each call that writes a file, or the function's name."""
@@ -50,12 +52,12 @@ def _is_for_writing(call: ast.Call) -> bool:
     return any(set(mode) <= set("rwxabt+") and set(mode) & set("wxa") for mode in modes)
 
 
-@pytest.mark.parametrize("path", [path for path in SCRIPTS if path.name != "testbed.py"], ids=lambda path: path.stem)
-def test_a_script_writes_results_through_the_testbed_alone(path: Path) -> None:
+@pytest.mark.parametrize("path", [path for path in SCRIPTS if path.stem != WRITER], ids=lambda path: path.stem)
+def test_a_script_writes_results_through_one_module_alone(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     own = {place for place in writes(source) if not (path.name == SANDBOX and "results" not in place.lower())}
     assert own - NO_RESULTS.get(path.name, set()) == set(), (
-        "results go through keep_results or write_results of testbed.py; what is no result is named in NO_RESULTS here"
+        "use keep_results or write_results of results_files.py; NO_RESULTS names what is no result"
     )
 
 
@@ -95,10 +97,10 @@ def test_a_script_that_reads_is_left_alone(line: str) -> None:
 
 
 @pytest.fixture
-def testbed(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    bed = script("testbed")
-    monkeypatch.setattr(bed.sys, "argv", ["/somewhere/benchmarks/wide.py", "--graphs", "2"])
-    return bed
+def writer(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = script(WRITER)
+    monkeypatch.setattr(module.sys, "argv", ["/somewhere/benchmarks/wide.py", "--graphs", "2"])
+    return module
 
 
 def kept(path: Path) -> dict[str, Any]:
@@ -106,8 +108,8 @@ def kept(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_results_file_says_where_it_comes_from(testbed: ModuleType, tmp_path: Path) -> None:
-    testbed.keep_results(tmp_path / "new" / "r.json", {"rows": [1]}, seeds={"graphs": 7}, rivals=["no-such-package"])
+def test_a_results_file_says_where_it_comes_from(writer: ModuleType, tmp_path: Path) -> None:
+    writer.keep_results(tmp_path / "new" / "r.json", {"rows": [1]}, seeds={"graphs": 7}, rivals=["no-such-package"])
     found = kept(tmp_path / "new" / "r.json")
     assert list(found) == ["command", "machine", "versions", "digest", "provenance", "rows"]
     assert found["command"] == "python benchmarks/wide.py --graphs 2"
@@ -120,51 +122,51 @@ def test_a_results_file_says_where_it_comes_from(testbed: ModuleType, tmp_path: 
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["r.json"]
 
 
-def test_lines_hold_the_same(testbed: ModuleType, tmp_path: Path) -> None:
+def test_lines_hold_the_same(writer: ModuleType, tmp_path: Path) -> None:
     content = {"about": {"a": 1}, "rows": [[1, 2], [3]], "none": [], "nothing": {}, "number": 2.5}
     for in_lines in (False, True):
-        testbed.keep_results(tmp_path / f"{in_lines}.json", content, in_lines=in_lines)
+        writer.keep_results(tmp_path / f"{in_lines}.json", content, in_lines=in_lines)
     one, other = (kept(tmp_path / f"{in_lines}.json") for in_lines in (False, True))
     assert {key: one[key] for key in content} == {key: other[key] for key in content} == content
     assert "\n [1, 2],\n [3]]" in (tmp_path / "True.json").read_text()
 
 
-def test_calls_that_add_to_a_file_are_all_told(testbed: ModuleType, tmp_path: Path) -> None:
+def test_calls_that_add_to_a_file_are_all_told(writer: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for word in ("a", "a", "b", "c", "c"):
-        testbed.keep_results(path, {"versions": {"own": "1"}}, command=["python", word], goes_on=True)
+        writer.keep_results(path, {"versions": {"own": "1"}}, command=["python", word], goes_on=True)
     found = kept(path)
     assert found["command"] == "python c"
     assert [each["command"] for each in found["earlier"]] == ["python a", "python b"]
     assert all("provenance" in each for each in found["earlier"])
 
 
-def test_of_a_file_without_provenance_is_told_what_it_says(testbed: ModuleType, tmp_path: Path) -> None:
+def test_of_a_file_without_provenance_is_told_what_it_says(writer: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"versions": {"onnx": "1.0"}, "rows": [1]}))
     for _ in range(2):
-        testbed.keep_results(path, {"rows": [1, 2]}, goes_on=True)
+        writer.keep_results(path, {"rows": [1, 2]}, goes_on=True)
     assert kept(path)["earlier"] == [{"versions": {"onnx": "1.0"}}]
 
 
-def test_a_file_that_is_written_anew_tells_of_no_other_call(testbed: ModuleType, tmp_path: Path) -> None:
+def test_a_file_that_is_written_anew_tells_of_no_other_call(writer: ModuleType, tmp_path: Path) -> None:
     for word in "ab":
-        testbed.keep_results(tmp_path / "r.json", {}, command=["python", word])
+        writer.keep_results(tmp_path / "r.json", {}, command=["python", word])
     assert "earlier" not in kept(tmp_path / "r.json")
 
 
 def test_results_of_another_machine_version_or_product_are_not_gone_on_with(
-    testbed: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    writer: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.json"
-    assert testbed.resumed_results(None) == testbed.resumed_results(path) == {}
-    testbed.keep_results(path, {"rows": [1]})
+    assert writer.resumed_results(None) == writer.resumed_results(path) == {}
+    writer.keep_results(path, {"rows": [1]})
     kept = json.loads(path.read_text())
-    assert testbed.resumed_results(path) == kept
+    assert writer.resumed_results(path) == kept
     kept["digest"] = "0" * 64
     kept["provenance"]["machine"]["cpu"] = "another one"
     kept["provenance"]["versions"]["onnxruntime"] = "0.1"
     path.write_text(json.dumps(kept))
     with pytest.raises(SystemExit):
-        testbed.resumed_results(path)
+        writer.resumed_results(path)
     assert "another product, machine, library: write to another file" in capsys.readouterr().err

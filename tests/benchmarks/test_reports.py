@@ -29,9 +29,11 @@ def test_a_page_is_what_the_results_say(report: ModuleType, page: str) -> None:
 
 def test_tables_and_numbers_are_generated(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "results", lambda name: {"x y": [0.5, 1234], "name": name})
-    monkeypatch.setattr(report.import_module("testbed"), "table_of", lambda *cells: (["a"], [cells[:1]]), raising=False)
+    tables = report.import_module("result_tables")
+    monkeypatch.setattr(tables, "table_of", lambda *cells: (["a"], [cells[:1]]), raising=False)
     page = (
-        "%s<!--=@f[x y][0]:.0%%--> (%s<!--=@f[x y][1]:,-->).\n\n<!--=testbed.table_of(@f[name], b)-->\n%s\n<!--=-->\n"
+        "%s<!--=@f[x y][0]:.0%%--> (%s<!--=@f[x y][1]:,-->).\n\n"
+        "<!--=result_tables.table_of(@f[name], b)-->\n%s\n<!--=-->\n"
     )
     old, new = page % ("3 %", 9, "- old\n\nold"), page % ("50 %", "1,234", "| a |\n|---|\n| f |")
     assert report.generated(old) == new
@@ -57,7 +59,7 @@ def test_no_foreign_model_is_run_wrongly() -> None:
 def test_comments_and_docstrings_do_not_make_another_version(
     script: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
-    code = script("testbed")._code
+    code = script("results_files")._code
     texts = ('"""A."""\nx = 1\n', '"""B."""\n\nx = 1  # why\n"""C."""\n', "x = 2\n", '"""A."""\nx = "1"\n')
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")
