@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures and options of all tests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)
-def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_automatic_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device auto` means the CPU: tests of GPUs name theirs."""
     monkeypatch.setattr(cuda_device, "usable_names", lambda: ())
 
 
 @pytest.fixture(autouse=True)
-def _nothing_set_by_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Where and on how many cores iosched works for all calls of a user is not for the tests."""
+def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Ignores the device, threads and cluster that a user has set for all calls."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
     for variable in (DEVICE_VARIABLE, THREADS_VARIABLE, CLUSTER_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
@@ -40,25 +40,25 @@ def _nothing_set_by_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
 
 @pytest.fixture(autouse=True)
 def _no_profile_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured on this machine, or came from another, is none of the tests' business."""
+    """Ignores latencies that were measured on this machine or imported from another."""
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, IN_MEMORY)
 
 
 @pytest.fixture(autouse=True)
 def _no_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What earlier runs have proven of operators is not believed; tests beside each other share what they prove."""
+    """Ignores proofs about operators from earlier runs; concurrent tests share theirs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(autouse=True)
-def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests run beside each other, as do the processes that they start: none is to say that another has its cores."""
+def _no_warnings_of_shared_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests and the processes that they start run concurrently: none should warn that another uses its cores."""
     monkeypatch.setenv(SHARE_VARIABLE, "1")
 
 
 @pytest.fixture(autouse=True)
-def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
+def _no_interference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run concurrently: all measurements count as undisturbed, so that their numbers are reproducible."""
     monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
     monkeypatch.setattr(disturbance, "interference", lambda *_: Interference())
     monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
@@ -66,7 +66,7 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _measurements_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside other tests more samples or rounds make no latency surer, nor does waiting for threads that still run."""
+    """Next to other tests, neither more samples and rounds nor waiting for idle threads make latencies more certain."""
     monkeypatch.setattr(cpu_open, "CpuStageCost", FewSamples)
     monkeypatch.setattr(idle, "LONGEST_SECONDS", 0.0)
     monkeypatch.setattr(time_budget, "MOST_DECIDING_S", 0.1)
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests are made and none is dropped: to look for garbage among them takes seconds."""
+    """Thousands of tests are created and none is garbage: collecting garbage among them takes seconds."""
     gc.disable()
     try:
         return (yield)
@@ -98,7 +98,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the backend suite leaves out, where it ran."""
+    """Reports the cases that the backend suite leaves out, if it ran."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     if any("tests/onnx_backend/" in getattr(report, "nodeid", "") for report in reports):
         from backend_cases import refusals

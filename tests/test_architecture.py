@@ -1,4 +1,4 @@
-"""How the house is laid out: who may import whom. Imports inside functions count as all others do."""
+"""The architecture: which package may import which. Imports inside functions count like all others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTS = {
     ),
     "iosched.profiler": ("measuring", "store", "baselines", "devices"),
 }
-# Who may import a library, and what may not be imported at all; what is not named here is free.
+# Packages that may import a library, and libraries that the scheduler may not; all others are free.
 LIBRARIES = {
     "click": ("iosched.cli",),
     "rich": ("iosched.cli",),
@@ -53,9 +53,9 @@ RUNTIMES = [package.replace("profiler.devices", "runtime") for package in KINDS_
 
 @dataclass(frozen=True)
 class Import:
-    """Module `importer` imports `target` in line `line`; only for type checkers where `for_types`.
+    """Module `importer` imports `target` in line `line`; only for type checkers if `for_types`.
 
-    The target is a module of the house, or a library by the first part of its name.
+    The target is a module of iosched, or a library by the first part of its name.
     """
 
     importer: str
@@ -94,7 +94,7 @@ def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 @cache
 def imports() -> list[Import]:
-    """All imports of the house."""
+    """All imports in iosched."""
     return [found for module in MODULES for found in _imports(module)]
 
 
@@ -108,13 +108,13 @@ def _refuse(wrong: Iterable[Import]) -> None:
 
 
 @pytest.mark.parametrize("package", FOLDERS)
-def test_parts_of_a_folder_form_no_circle(package: str) -> None:
-    """So they have an order, in which each imports only those before it; then modules form no circle either."""
-    _refuse(_circle(package, [found for found in imports() if not found.for_types]))
+def test_parts_of_a_package_have_no_import_cycle(package: str) -> None:
+    """So they have an order in which each imports only earlier ones, and modules have no cycle either."""
+    _refuse(_cycle(package, [found for found in imports() if not found.for_types]))
 
 
-def _circle(package: str, imports: Sequence[Import]) -> list[Import]:
-    """The imports that close a circle between modules and folders of a folder, if there is one."""
+def _cycle(package: str, imports: Sequence[Import]) -> list[Import]:
+    """The imports that form a cycle between modules and folders of a folder, if there is one."""
     between = [
         (importer, target, found)
         for found in imports
@@ -133,7 +133,7 @@ def _circle(package: str, imports: Sequence[Import]) -> list[Import]:
 
 
 def _part(package: str, module: str) -> str:
-    """The module or folder of a folder that a module is or is in; empty for one that lies elsewhere."""
+    """The module or folder of a package that a module is or is in; empty for one outside of it."""
     return module.removeprefix(f"{package}.").partition(".")[0] if module.startswith(f"{package}.") else ""
 
 
@@ -144,7 +144,7 @@ def test_libraries_are_imported_where_they_belong() -> None:
         _refuse(found for found in using if not _is_in(found.importer, importers))
 
 
-def test_the_scheduler_is_graph_algorithms_over_frozen_dataclasses() -> None:
+def test_the_scheduler_imports_no_onnx_gpu_or_terminal_library() -> None:
     scheduler = [found for found in imports() if _is_in(found.importer, ["iosched.scheduler"])]
     _refuse(found for found in scheduler if found.target in NOT_IN_THE_SCHEDULER)
 
@@ -159,12 +159,12 @@ def test_the_scheduler_is_graph_algorithms_over_frozen_dataclasses() -> None:
         ("iosched.jobs", [("jobs.pool.a", "jobs.pool.b"), ("jobs.pool.b", "jobs.pool.a")], 0),
     ],
 )
-def test_a_circle_is_found_between_parts(package: str, edges: list[tuple[str, str]], closing: int) -> None:
+def test_import_cycles_between_parts_are_found(package: str, edges: list[tuple[str, str]], closing: int) -> None:
     made_up = [Import(f"iosched.{importer}", f"iosched.{target}", 1, for_types=False) for importer, target in edges]
-    assert len(_circle(package, made_up)) == closing
+    assert len(_cycle(package, made_up)) == closing
 
 
-def test_imports_of_libraries_are_seen_in_every_form() -> None:
+def test_every_form_of_library_import_is_detected() -> None:
     text = "import click.shell_completion\nfrom rich.table import Table\ndef f():\n    import ray as r, onnx"
     found = {
         target
@@ -176,35 +176,35 @@ def test_imports_of_libraries_are_seen_in_every_form() -> None:
 
 
 @pytest.mark.parametrize("package", PARTS)
-def test_parts_import_only_what_stands_before_them(package: str) -> None:
-    rooms = [f"{package}.{room}" for room in PARTS[package]]
+def test_parts_import_only_earlier_parts(package: str) -> None:
+    parts = [f"{package}.{part}" for part in PARTS[package]]
     inside = {module for module in MODULES if _is_in(module, [package])}
-    assert {module for module in inside if not _is_in(module, rooms)} <= {package, *FACADE}
+    assert {module for module in inside if not _is_in(module, parts)} <= {package, *FACADE}
     _refuse(
         found
-        for index, room in enumerate(rooms)
+        for index, part in enumerate(parts)
         for found in imports()
-        if _is_in(found.importer, [room]) and _is_in(found.target, rooms[index + 1 :])
+        if _is_in(found.importer, [part]) and _is_in(found.target, parts[index + 1 :])
     )
 
 
-def test_nobody_imports_the_facade() -> None:
+def test_no_module_imports_the_facade() -> None:
     _refuse(found for found in imports() if found.target in FACADE and found.importer not in FACADE)
 
 
-def test_commands_are_imported_by_name_alone() -> None:
-    """What two commands share has a module of its own; `main` imports a command when it is asked for."""
+def test_no_module_imports_a_command() -> None:
+    """Code that two commands share has its own module; `main` imports a command by name on request."""
     commands = {f"iosched.cli.{name}" for name in COMMANDS}
     assert commands <= MODULES.keys()
     _refuse(found for found in imports() if found.target in commands)
 
 
-def test_jobs_and_commands_are_blind_to_the_kind_of_device() -> None:
-    blind = [found for found in imports() if _is_in(found.importer, ["iosched.jobs", "iosched.cli"])]
-    _refuse(found for found in blind if _is_in(found.target, [*KINDS_OF_DEVICE, *RUNTIMES]))
+def test_jobs_and_commands_import_no_specific_device() -> None:
+    users = [found for found in imports() if _is_in(found.importer, ["iosched.jobs", "iosched.cli"])]
+    _refuse(found for found in users if _is_in(found.target, [*KINDS_OF_DEVICE, *RUNTIMES]))
 
 
-def test_one_module_alone_knows_which_kinds_of_device_there_are() -> None:
+def test_only_one_module_imports_the_kinds_of_device() -> None:
     others = [found for found in imports() if found.importer != "iosched.profiler.devices.resolve"]
     assert {"iosched.profiler.devices.cpu", "iosched.profiler.devices.cuda"} < {*KINDS_OF_DEVICE}
     for kind in KINDS_OF_DEVICE:

@@ -1,4 +1,4 @@
-"""The example of docs/concepts.md and docs/reading-schedules.md is what the program makes of it."""
+"""The example of docs/concepts.md and docs/reading-schedules.md matches the output of the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONCEPTS, READING = (ROOT / "docs" / f"{name}.md" for name in ("concepts", "read
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What `iosched show` prints of the four convolutions, and what `inspect` counts."""
+    """Output of `iosched show` and counts of `inspect` for the four convolutions."""
     folder = tmp_path_factory.mktemp("concepts")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")
@@ -38,7 +38,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     return "".join(said)
 
 
-def test_the_schedule_is_the_one_that_is_printed(shown: str) -> None:
+def test_the_quoted_schedule_is_printed(shown: str) -> None:
     (quoted,) = re.findall(r"```text\n(four on.*?)```", READING.read_text(), re.DOTALL)
     assert quoted in shown
 
@@ -50,6 +50,6 @@ def test_the_picture_has_the_latencies_of_the_schedules(shown: str) -> None:
     assert all(latency in shown for latency in drawn)
 
 
-def test_states_transitions_and_schedules_are_counted(shown: str) -> None:
+def test_the_counts_of_states_transitions_and_schedules_match(shown: str) -> None:
     assert re.search(r"^0 +5 +3 +12 +50 +84 ", shown, re.MULTILINE)
     assert "have 12, 50 and 84 (`iosched inspect four.onnx`)" in CONCEPTS.read_text()

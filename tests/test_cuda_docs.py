@@ -1,4 +1,4 @@
-"""The example in docs/cuda.md works, and its table of GPUs says what the program says."""
+"""The example in docs/cuda.md works, and its table of GPUs matches the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CUDA_OF_DRIVER = {525: 12000, 570: 12080, 579: 12090, 580: 13000}
 
 
 @needs_compiler
-def test_the_example_reads_and_gives_arrays_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_exchanges_arrays_with_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def rows(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", rows(PAGE), ids=lambda row: f"{row[0].partition(':')[0]}, {row[2]}")
-def test_the_table_names_the_extra_that_the_program_names(row: list[str]) -> None:
+def test_the_table_names_the_same_extras_as_the_program(row: list[str]) -> None:
     _, capabilities, drivers, install, _ = row
     name = re.search(r"\.\[(\w+)\]", install)
     for capability in re.findall(r"\d+\.\d", capabilities):

@@ -1,4 +1,4 @@
-"""The documentation says what the program does."""
+"""The documentation matches the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDERS = "|".join(
 PATH = rf"(?<![\w./-])(?:{FOLDERS}|\.ci)/[\w./*{{}},-]*"
 
 
-def test_the_command_line_reference_is_what_help_prints() -> None:
+def test_the_command_line_reference_matches_the_help() -> None:
     written = {path.name: path.read_text() for path in (ROOT / "docs" / "cli").glob("*.md")}
     assert written == pages(), "stale: run  python -m iosched.cli.reference"
 
@@ -35,12 +35,12 @@ def test_every_command_has_a_page_and_is_in_a_guide(command: str) -> None:
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+def test_links_inside_the_repository_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_nothing_is_installed_by_name_from_an_index_that_does_not_have_it() -> None:
+def test_no_command_installs_iosched_by_name_from_an_index() -> None:
     folders = ("api", "cli", "jobs", "models", "profiler", "runtime", "scheduler", "docs", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".md")]
     for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *files):
@@ -55,7 +55,7 @@ def test_every_gpu_is_listed_among_the_devices() -> None:
     ]
 
 
-def test_files_have_their_metadata_tables_and_keys_explained() -> None:
+def test_metadata_keys_tables_and_schedule_keys_are_documented() -> None:
     page = (ROOT / "docs" / "files.md").read_text()
     sources = "".join(path.read_text() for path in (ROOT / "models").rglob("*.py"))
     assert all(f"`{key}`" in page for key in re.findall(r'_KEY = "(io\.iosched\.\w+)"', sources))
@@ -73,16 +73,16 @@ def test_every_exit_code_is_documented() -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
 def test_paths_inside_the_repository_exist(page: Path) -> None:
-    """Those in backticks, and scripts wherever they are named; NAME and NNNN stand for what a reader puts there.
+    """Paths in backticks, and scripts anywhere; NAME and NNNN are placeholders.
 
-    A source file may be named without its folder, as in a table of what one folder has.
+    A source file may be named without its folder, as in a table of one folder.
     """
     text = page.read_text()
     quoted = {path for words in re.findall(r"`([^`\n]+)`", text) for path in re.findall(PATH, words)}
     scripts = {path for path in re.findall(PATH, text) if path.endswith(".py")}
     named = {path for path in quoted | scripts if not re.search("NAME|NNNN", path)}
-    beside = {path for path in named if any(page.parent.glob(path))}  # docs/examples beside docs/exploring.md
-    assert not {path for path in named - beside if not all(any(ROOT.glob(one)) for one in _spelled_out(path))}
+    nearby = {path for path in named if any(page.parent.glob(path))}  # docs/examples next to docs/exploring.md
+    assert not {path for path in named - nearby if not all(any(ROOT.glob(one)) for one in _spelled_out(path))}
     files = {path.name for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.*")}
     assert set(re.findall(r"`([\w-]+\.(?:py|cpp|h))`", text)) <= files
 
@@ -95,6 +95,6 @@ def _spelled_out(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
-def test_names_are_in_the_files_that_a_guide_says_they_are_in(page: Path) -> None:
+def test_names_are_in_the_files_that_guides_state(page: Path) -> None:
     for name, path in re.findall(r"`(\w+)` (?:in|of) `([\w./]+\.py)`", page.read_text()):
         assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{page.name}: {name} in {path}"

@@ -1,4 +1,4 @@
-"""What stands as an example in a docstring of a public name runs, and prints what stands there."""
+"""Examples in docstrings of public names run, and print the output shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_what_stands_below_it(
+def test_examples_print_the_output_shown(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -34,5 +34,5 @@ def test_an_example_prints_what_stands_below_it(
     assert failed == 0, capsys.readouterr().out
 
 
-def test_what_a_newcomer_calls_first_has_an_example() -> None:
+def test_the_main_entry_points_have_examples() -> None:
     assert {"InferenceSession", "load", "optimize"} <= EXAMPLES.keys()

@@ -1,4 +1,4 @@
-"""docs/cuda.md names what there is: extras, checks, and what measures there."""
+"""docs/cuda.md names existing extras, checks, and the measuring script."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "cuda.md").read_text().partition("## The first hour on a GPU\n")[2]
 
 
-def test_extras_are_those_of_the_package() -> None:
+def test_extras_exist_in_the_package() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = set(re.findall(r"'\.\[(\w+)\]'", PAGE))
     assert {"cuda", "cuda12", "test"} <= named <= set(known)
 
 
-def test_the_line_is_what_a_gpu_that_works_would_print() -> None:
+def test_the_quoted_summary_is_that_of_a_working_gpu() -> None:
     checks = cuda_checks(HostGpu(0, "NVIDIA H100 80GB HBM3", {"cudnn": "91900"}, HostDriver()))
     results = [CheckResult(check.part, check.name, "passed") for check in checks]
     found = SelfTest("cuda:0", "NVIDIA H100 80GB HBM3", {"iosched": "0.1.0", "capability": "9.0"}, results, 5.0)
@@ -35,7 +35,7 @@ def test_the_line_is_what_a_gpu_that_works_would_print() -> None:
     assert MODEL in PAGE
 
 
-def test_the_measurement_is_what_the_script_does(
+def test_the_quoted_measuring_command_fits_the_script(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
@@ -48,7 +48,7 @@ def test_the_measurement_is_what_the_script_does(
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(pieces)
 
 
-def test_failed_checks_say_where_to_read_on() -> None:
+def test_failed_checks_refer_to_the_page() -> None:
     failed = SelfTest("cuda:0", "GPU", {}, [CheckResult("kernels", "Pool", "failed", error=ValueError())], 1.0)
     assert "docs/cuda.md" in str(failed.failure)
     assert {"--selftest", "--debug"} <= {name for each in cli.get_command(None, "devices").params for name in each.opts}  # type: ignore[arg-type,union-attr]

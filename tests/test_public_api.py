@@ -1,4 +1,4 @@
-"""`import iosched` is a thin façade: every name is there, and none costs anything before it is used."""
+"""`import iosched` is a thin façade: every name exists, and none costs anything before it is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import iosched
 
 
 class Named(os.PathLike[str]):
-    """A path that is neither a text nor a `Path`."""
+    """A path that is neither a `str` nor a `Path`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,7 +29,7 @@ KINDS: dict[str, Callable[[str], str | os.PathLike[str]]] = {"str": str, "Path":
 
 
 @pytest.mark.parametrize("name", iosched.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(iosched, name)
     assert name in dir(iosched)
 
@@ -78,7 +78,7 @@ def test_every_function_takes_a_path_of_any_kind(kind: str, tmp_path: Path, monk
     assert iosched.find_space(path("space.py")).name == "mine"
 
 
-def test_settings_take_texts_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_accept_strings_as_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = iosched.load_model(branches().SerializeToString(), name="m")
     iosched.rank({"m": model}, iosched.RankSettings(measure="none", profile_db="no.db"))
@@ -86,7 +86,7 @@ def test_settings_take_texts_as_paths(tmp_path: Path, monkeypatch: pytest.Monkey
     iosched.optimize(model, iosched.OptimizeSettings(device="v100", profile_db="no.db"))
 
 
-def test_the_place_of_a_study_is_taken_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_a_study_may_be_a_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna", reason="the extra [explore] is not installed")
     monkeypatch.chdir(tmp_path)
     study = iosched.ExploreSettings("study.db", trials=1, objectives=("params",), top=0)

@@ -1,4 +1,4 @@
-"""The site made of docs/: every page is found in it, and links work there as they do on GitHub."""
+"""The site made from docs/: it lists every page, and its links work as on GitHub."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ links = _hook()
 
 
 def _listed(nav: object) -> Iterator[str]:
-    """The files of a navigation, which is a file, a list of navigations, or a title and what is below it."""
+    """The files of a navigation, which is a file, a list of navigations, or a title with navigations below."""
     if isinstance(nav, str):
         yield nav
     for below in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
@@ -46,7 +46,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(_listed(SETTINGS["nav"])) == sorted(PAGES | set(links.ADDED.values()))
 
 
-def test_every_page_is_in_the_list_of_its_folder() -> None:
+def test_every_page_is_linked_from_the_readme_of_its_folder() -> None:
     for folder in (DOCS, DOCS / "adr", DOCS / "cli"):
         named = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text()))
         assert named == {path.name for path in folder.glob("*.md")} - {"README.md"}
@@ -68,7 +68,7 @@ def test_a_link_out_of_docs_leads_to_an_added_page_or_into_the_repository(target
     assert links.relinked(f"[x]({target})", "docs/cuda.md", "cuda.md") == f"[x]({on_the_site})"
 
 
-def test_links_of_an_added_page_are_seen_from_where_it_is_on_the_site() -> None:
+def test_links_of_an_added_page_are_relative_to_its_place_on_the_site() -> None:
     text = "[a](docs/cpu.md#b) and ![c](docs/images/c.svg), [d](CHANGELOG.md), [e](LICENSE)"
     assert links.relinked(text, "CONTRIBUTING.md", "project/contributing.md") == (
         f"[a](../cpu.md#b) and ![c](../images/c.svg), [d](changelog.md), [e]({links.URL}LICENSE)"
@@ -76,11 +76,11 @@ def test_links_of_an_added_page_are_seen_from_where_it_is_on_the_site() -> None:
 
 
 @pytest.mark.parametrize("code", ["`[x](../LICENSE)`", "```text\n[x](../LICENSE)\n```"])
-def test_what_looks_like_a_link_in_code_is_left_alone(code: str) -> None:
+def test_links_in_code_are_left_unchanged(code: str) -> None:
     assert links.relinked(code, "docs/cpu.md", "cpu.md") == code
 
 
-def test_a_list_is_one_without_an_empty_line_above_it() -> None:
+def test_an_empty_line_is_inserted_before_lists() -> None:
     text = "# a\n**b**\n- c\n  d\n- e\n\n```\nf\n- g\n```\nh\n1. i\n2. j"
     assert links.with_lists_apart(text) == "# a\n**b**\n\n- c\n  d\n- e\n\n```\nf\n- g\n```\nh\n\n1. i\n2. j"
 
@@ -89,7 +89,7 @@ def test_a_list_is_one_without_an_empty_line_above_it() -> None:
     ("heading", "anchor"),
     [("Two ways to launch", "two-ways-to-launch"), ("A & B", "a--b"), ("`run --check`, 4.1", "run---check-41")],
 )
-def test_headings_have_the_anchors_of_github(heading: str, anchor: str) -> None:
+def test_headings_have_the_same_anchors_as_on_github(heading: str, anchor: str) -> None:
     assert links.anchor(heading, "-") == anchor
 
 
@@ -103,7 +103,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Elements(HTMLParser):
-    """Counts what stands in the article of a page."""
+    """Counts the elements in the article of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class _Elements(HTMLParser):
 
 
 @pytest.mark.slow
-def test_pages_have_the_lists_tables_and_code_that_they_have_on_github(built: Path) -> None:
-    """MkDocs's dialect wants four spaces before what belongs to an item of a list, also before a table or code."""
+def test_pages_have_the_same_lists_tables_and_code_as_on_github(built: Path) -> None:
+    """MkDocs's dialect needs four spaces before the content of a list item, also before a table or code."""
     differences = {}
     for page in PAGES:  # one test for all, so that not every worker builds the site
         on_github, on_the_site = _Elements(), _Elements()
@@ -146,6 +146,6 @@ def test_pages_fetch_nothing_from_the_network(built: Path) -> None:
 
 
 @pytest.mark.slow
-def test_search_works_where_there_is_no_server(built: Path) -> None:
+def test_search_works_without_a_server(built: Path) -> None:
     assert (built / "search" / "search_index.js").read_text().startswith("var __index")
     assert 'src="site/iframe-worker.js"' in (built / "index.html").read_text()

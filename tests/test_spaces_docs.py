@@ -1,4 +1,4 @@
-"""`docs/exploring.md` says what the spaces are, and its example makes variants that run."""
+"""`docs/exploring.md` describes the spaces, and its examples make variants that run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "exploring.md").read_text().part
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_tells_the_space(name: str) -> None:
+def test_the_table_describes_the_space(name: str) -> None:
     (row,) = re.findall(rf"^\| `builtin:{name}` \|.*$", PAGE, re.MULTILINE)
     *_, operators, parameters, choices, networks = [cell.strip() for cell in row.strip("|").split("|")]
     space = builtin_space(name)

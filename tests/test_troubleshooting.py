@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes what the program says: below a command, what it prints; else, what its code has."""
+"""docs/troubleshooting.md quotes the program: below a command, its output; elsewhere, messages of its code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## When out
 QUOTED = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
 PROVOKED = [block.removeprefix("$ ").split("\n", 1) for block in QUOTED if block.startswith("$ ")]
 OTHERS = [block for block in QUOTED if not block.startswith("$ ")]
-_LEAST_LETTERS = 12  # of a message in the code, without what is put into it: fewer could be anything
+_LEAST_LETTERS = 12  # of a message in the code without its values: fewer could match anything
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         branches(), folder / "external.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
     )
     (folder / "weights.bin").unlink()
-    for name, changed in (("lost", _without_a_weight), ("custom", _with_an_operator_of_its_own), ("changed", _changed)):
+    for name, changed in (("lost", _without_a_weight), ("custom", _with_a_custom_operator), ("changed", _changed)):
         onnx.save(changed(), folder / f"{name}.onnx")
     for name in ("model", "other", "changed"):
         words = ["optimize", f"{name}.onnx", "--device", "v100", "-o", f"{name}.iosched.onnx"]
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "printed"), PROVOKED, ids=[command for command, _ in PROVOKED])
-def test_a_command_prints_what_the_page_says(command: str, printed: str, folder: Path) -> None:
+def test_commands_print_the_quoted_output(command: str, printed: str, folder: Path) -> None:
     expected = ".*".join(map(re.escape, printed.split("…")))
     said = _called(shlex.split(command)[1:], folder)
     assert re.fullmatch(expected, said), f"{said!r} is not {printed!r}"
@@ -65,7 +65,7 @@ def test_messages_without_a_command_are_in_the_code() -> None:
 
 
 def _called(words: list[str], folder: Path) -> str:
-    """What a command writes to stderr from the word "Error" on."""
+    """The stderr of a command from the word "Error" on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = CliRunner().invoke(cli, words, prog_name="iosched")
@@ -78,7 +78,7 @@ def _without_a_weight() -> onnx.ModelProto:
     return model
 
 
-def _with_an_operator_of_its_own() -> onnx.ModelProto:
+def _with_a_custom_operator() -> onnx.ModelProto:
     model = branches()
     model.graph.node[2].op_type, model.graph.node[2].domain = "MyRelu", "com.example"
     model.opset_import.append(helper.make_opsetid("com.example", 1))
@@ -92,7 +92,7 @@ def _changed() -> onnx.ModelProto:
 
 
 def _lines_of_the_code() -> tuple[re.Pattern[str], ...]:
-    """Each line that a text of the code can print, with anything where a value is put in, and before it."""
+    """Each line that a string of the code can print, with anything for values and before the line."""
     folders = ("cli", "jobs", "models", "profiler", "runtime", "scheduler")
     trees = (ast.parse(path.read_text()) for folder in folders for path in (ROOT / folder).rglob("*.py"))
     texts = (text for tree in trees for node in ast.walk(tree) for text in _text(node))
@@ -102,7 +102,7 @@ def _lines_of_the_code() -> tuple[re.Pattern[str], ...]:
 
 
 def _text(node: ast.AST) -> Iterator[str]:
-    """A text of the code, with a null character for each value that is put in."""
+    """A string of the code, with a null character for each value."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""The package says that it is typed, and a typed script that uses it runs; `.ci/lint` has mypy check that script."""
+"""The package is marked as typed, and a typed script that uses it runs; `.ci/lint` checks it with mypy."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_the_typed_script_runs(
     assert capsys.readouterr().out == "a model must be a path or bytes, not int\n'devise'\n"
 
 
-def test_type_checkers_are_told_that_there_are_types() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert Path(iosched.__file__).with_name("py.typed").exists()
     assert "tests/typed/*.py" in (HERE.parent / ".ci" / "lint").read_text()

@@ -2,7 +2,7 @@
 
     python desk_gpu_case.py FOLDER CASE ...     # CASE and what follows is for `benchmarks/gpu_case.py`
 
-A file in FOLDER that is named after a fault of `FAULTS` and holds the key of a case makes it happen there, once.
+A file in FOLDER that is named after a fault of `FAULTS` and holds the key of a case injects the fault there, once.
 """
 
 from __future__ import annotations

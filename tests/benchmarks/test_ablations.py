@@ -1,4 +1,4 @@
-"""The ablations: what they print and write is what their names say."""
+"""Output and results of the ablation scripts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 def ran(script: ModuleType, folder: Path, *words: str) -> Mapping[str, object]:
-    """Runs a script; its raw results."""
+    """Runs a script and returns its raw results."""
     path = folder / "raw.json"
     script.main([*words, "-o", str(path)])
     found = json.loads(path.read_text())
@@ -54,7 +54,7 @@ def squeezenet() -> ComputationGraph:
 
 
 def check_legal(schedule: Schedule, graph: ComputationGraph) -> None:
-    """Every operator once and in order, groups as the definition has them, within the limits."""
+    """Each operator occurs once and in order; groups follow the definition and the limits."""
     check_operators(schedule, graph)
     for stage in schedule.stages:
         assert len(stage.groups) <= 8
@@ -73,7 +73,7 @@ def test_random_schedules_are_legal(graph: ComputationGraph, eagerness: float, s
     check_legal(additive.random_schedule(graph, eagerness, random.Random(seed)), graph)
 
 
-def test_random_schedules_merge_and_differ_in_how_much_runs_at_once(script, squeezenet: ComputationGraph) -> None:
+def test_random_schedules_merge_and_differ_in_concurrency(script, squeezenet: ComputationGraph) -> None:
     additive = script("ablation_additive")
     lazy, eager = (additive.random_schedule(squeezenet, eagerness, random.Random(1)) for eagerness in (0.0, 0.95))
     for schedule in (lazy, eager):
@@ -121,7 +121,7 @@ def bed_on(
     return lambda *_: nullcontext(bed)
 
 
-def test_additive_sets_sums_of_stages_beside_whole_schedules(
+def test_additive_compares_sums_of_stages_with_whole_schedules(
     script,
     squeezenet: ComputationGraph,
     tmp_path: Path,
@@ -142,7 +142,7 @@ def test_additive_sets_sums_of_stages_beside_whole_schedules(
     assert table_of(capsys.readouterr().out)[2][:4] == ["squeezenet", "3", "amid the model", "in a row"]
 
 
-def test_additive_tells_what_stages_in_the_caches_and_rests_make_of_it(
+def test_additive_reports_ratios_with_warm_caches_and_after_idle(
     script, squeezenet: ComputationGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     additive = script("ablation_additive")
@@ -158,7 +158,7 @@ def test_additive_tells_what_stages_in_the_caches_and_rests_make_of_it(
     assert set(ways) == {"in the caches, in a row", "in the caches, after a rest", "amid the model, after a rest"}
 
 
-def test_on_a_gpu_the_analytic_model_stands_beside(
+def test_on_a_gpu_results_include_the_analytic_model(
     script, squeezenet: ComputationGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     additive = script("ablation_additive")
@@ -172,13 +172,13 @@ def test_on_a_gpu_the_analytic_model_stands_beside(
     assert found["analytic"]["stage_error"] == pytest.approx(sum(errors) / len(errors), abs=1e-3)
 
 
-def test_what_is_not_measured_is_not_set_beside(script) -> None:
+def test_additive_refuses_simulated_devices(script) -> None:
     with pytest.raises(SystemExit, match="CPU or an attached GPU only"):
         script("ablation_additive").main(["--networks", "squeezenet", "--device", "v100"])
 
 
 @needs_compiler
-def test_a_gpu_is_measured_stage_by_stage_and_whole(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_and_schedules_are_measured_on_a_gpu(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = script("testbed")
     monkeypatch.setattr(testbed, "zoo_model", lambda *_: fire())
     attach_host(monkeypatch)
@@ -208,7 +208,7 @@ def test_wider_limits_are_never_worse(script, tmp_path: Path, capsys: pytest.Cap
     assert len(cells) == 2 + len(rows)
 
 
-def test_no_block_is_slower_than_one_after_another(script, tmp_path: Path) -> None:
+def test_no_block_is_slower_than_sequential_execution(script, tmp_path: Path) -> None:
     rows = ran(script("ablation_blocks"), tmp_path, "--networks", "squeezenet")["rows"]
     assert isinstance(rows, list)
     assert rows
@@ -239,7 +239,7 @@ def test_on_the_cpu_stages_are_measured(script, tmp_path: Path, monkeypatch: pyt
     assert isinstance(first, list)
     count = len(measured)
     assert count > len(first) > 0
-    assert all(40 < row["found_us"] / row["stages"] < 120 for row in first)  # what the script says of each stage
+    assert all(40 < row["found_us"] / row["stages"] < 120 for row in first)  # the scripted latencies
     assert ran(script("ablation_blocks"), tmp_path, *words)["rows"] == first
     assert len(measured) == count
 
@@ -255,7 +255,7 @@ def test_the_schedule_for_a_batch_size_beats_both_baselines(script, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pruning", "blocks", "batch"])
-def test_charts_say_that_nothing_was_measured(script, name: str, tmp_path: Path) -> None:
+def test_charts_state_that_nothing_was_measured(script, name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="charts need matplotlib (extra 'bench')")
     words = ["--networks", "squeezenet", "--plot", str(tmp_path / "f.svg")]
     script(f"ablation_{name}").main(words + ["--batch-sizes", "1,2"] * (name == "batch"))
@@ -263,10 +263,10 @@ def test_charts_say_that_nothing_was_measured(script, name: str, tmp_path: Path)
     assert "analytic model, not measured" in drawn
 
 
-def test_curtailing_sets_two_searches_side_by_side(
+def test_curtailing_compares_two_searches(
     script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stages scatter by a quarter around 100 us, those of two operators around 400, of three around 900."""
+    """Latencies scatter by a quarter around 100 us; of stages with two operators around 400, with three around 900."""
     curtailing = script("ablation_curtailing")
 
     def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -274,12 +274,12 @@ def test_curtailing_sets_two_searches_side_by_side(
         samples = (level_us * (0.75 + 0.125 * (index % 5)) for index in count())
         return measure(lambda runs: list(islice(samples, runs)), cost.settings, worse_than_us=worse_than_us)
 
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def interleaved(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {way: summarize([10.0 if way == "curtailed" else 12.0] * 9) for way in runnables}
 
     monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
-    monkeypatch.setattr(curtailing, "in_turn", told)
+    monkeypatch.setattr(curtailing, "in_turn", interleaved)
     found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
     full, curtailed = found["searches"]
     assert (full["way"], full["rough"]) == ("in full", 0)

@@ -1,4 +1,4 @@
-"""The rival of the benchmark of transformers: attention as one node of onnxruntime's computes the same."""
+"""The baseline of the transformer benchmark: one fused attention node of onnxruntime computes the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from small_models import data, run
 
 
 @pytest.mark.parametrize("name", ["bert_mini", "decoder_mini"])
-def test_attention_as_one_node_computes_the_same(script: Callable[[str], ModuleType], name: str) -> None:
+def test_fused_attention_computes_the_same(script: Callable[[str], ModuleType], name: str) -> None:
     build = import_module(f"iosched.models.zoo.{name}").build
     random = np.random.default_rng(0)
     inputs = {"ids": random.integers(0, 8192, (2, 12)), "mask": np.ones((2, 12), np.int64)}

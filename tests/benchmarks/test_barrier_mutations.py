@@ -1,4 +1,4 @@
-"""What is left out is found, and the results file knows today's kernels."""
+"""Removed barriers are detected, and the results file covers the current kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESULTS = "barrier-mutations.json"
 
 
 @pytest.mark.slow
-def test_a_barrier_left_out_is_found_in_both_ways(script) -> None:
+def test_a_removed_barrier_is_detected_in_both_ways(script) -> None:
     if reason := thread_sanitizer.why_not():
         pytest.skip(reason)
     mutations = script("barrier_mutations")
@@ -22,7 +22,7 @@ def test_a_barrier_left_out_is_found_in_both_ways(script) -> None:
     assert not found.harmless
 
 
-def test_the_results_know_every_barrier_and_what_to_say_of_it(script) -> None:
+def test_the_results_cover_every_barrier_and_explain_undetected_ones(script) -> None:
     recorded = json.loads((script("results_files").RESULTS / RESULTS).read_text())["mutations"]
     wanted = [(name, index, behind) for name, make in CASES.items() for index, behind in enumerate(barriers(make()))]
     assert [(each["case"], each["barrier"], each["behind"]) for each in recorded] == wanted, (

@@ -1,4 +1,4 @@
-"""Networks of a family are what the benchmark says of them, and a case becomes a row of the table."""
+"""Networks of a family share what the benchmark states, and a case becomes a row of the table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_heads_have_one_backbone_and_sampled_networks_share_nothing(batching: Mo
     assert compose(loaded(batching, "mnasnet-32")).shared == 0
 
 
-def test_a_case_is_a_row(batching: ModuleType) -> None:
+def test_a_case_is_a_row_of_the_table(batching: ModuleType) -> None:
     samples = {"serial": [9000.0] * 8, "packed": [6000.0] * 8, "mixed": [4000.0] * 8}
     cluster = {"models": 2, "shipped": "mixed", "samples_us": samples}
     found = {
@@ -49,8 +49,8 @@ def test_a_case_is_a_row(batching: ModuleType) -> None:
     assert several[1:8] == ("18.00 ms", "12.00 ms", "", "8.00 ms", "mixed, packed", "", "")
 
 
-def test_the_summary_is_of_unequal_weights(batching: ModuleType) -> None:
-    """One case is twice as fast as side by side and four times as one after another, the other one ships the former."""
+def test_the_summary_covers_models_of_unequal_weights(batching: ModuleType) -> None:
+    """In one case, the mix has speedup 2 over side by side and 4 over serial; the other case ships side by side."""
 
     def case(**samples_us: float) -> dict[str, object]:
         shipped = min(samples_us, key=lambda way: samples_us[way])
@@ -65,16 +65,16 @@ def test_the_summary_is_of_unequal_weights(batching: ModuleType) -> None:
     )
 
 
-def test_the_interval_of_a_mean_is_that_of_independent_logarithms(batching: ModuleType) -> None:
+def test_the_interval_of_a_mean_assumes_independent_logarithms(batching: ModuleType) -> None:
     found = batching.mean_text([(1.0, 1.0, 1.0), (2.0, 2.0 / math.e, 2.0 * math.e)])
     mean = math.sqrt(2)
     assert found == f"{mean:.3f} ({mean / math.sqrt(math.e):.3f} to {mean * math.sqrt(math.e):.3f}) in 2 cases"
 
 
-def test_calls_go_on_where_one_ended(
+def test_calls_resume_where_the_previous_one_ended(
     batching: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A case for which the time did not suffice goes on in the next call."""
+    """The next call resumes a case that ran out of time."""
     now_s, left_s = 0.0, {"heads x 2": 400.0, "heads x 4": 90.0}
     done: list[str] = []
 
@@ -111,18 +111,18 @@ def test_calls_go_on_where_one_ended(
 
 
 @pytest.mark.slow
-def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> None:
+def test_planned_batching_is_predicted_to_be_no_slower(batching: ModuleType) -> None:
     cluster = composed(loaded(batching, "mnasnet-32"))
     found = {policy: batching.planned(cluster, policy, "p100") for policy in batching.POLICIES}
     total_us = {policy: each["latency_us"].total() for policy, each in found.items()}
     assert total_us["dpbat"] <= min(total_us["serial"], total_us["greedy"]) * (1 + 1e-9)
     assert found["dpbat"]["kernels"] < found["serial"]["kernels"]
-    for policy, each in found.items():  # a plan saves what its prices say
+    for policy, each in found.items():  # a plan saves what its prices predict
         assert total_us["serial"] - total_us[policy] == pytest.approx(each["worth_us"], rel=0.02), policy
 
 
-def test_models_side_by_side_share_the_device_on_paper(batching: ModuleType) -> None:
-    """They take a good deal less than one after another, and no less than the longer one alone."""
+def test_models_side_by_side_share_the_simulated_device(batching: ModuleType) -> None:
+    """They take much less time than one after another, and no less than the longer one alone."""
     both = loaded(batching, "mnasnet-32")
     cluster = composed(both)
     alone_us = [batching.types_us("p100", model).total() for model in both.values()]

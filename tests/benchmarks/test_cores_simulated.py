@@ -1,4 +1,4 @@
-"""The simulation of more cores: one core and two are as measured, and what is shared out follows the lowering."""
+"""The simulation of more cores: one and two cores are as measured, and divided work follows the lowering."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_one_core_and_two_are_as_measured(cores: ModuleType, one_us: float, rati
     assert cores.latencies_us(unit, [1.0]) == (one_us,)
 
 
-def test_what_is_not_shared_out_takes_as_long_on_any_number_of_cores(cores: ModuleType) -> None:
+def test_undivided_work_takes_equally_long_on_any_number_of_cores(cores: ModuleType) -> None:
     assert cores.latencies_us(cores.Unit(10.0, 10.4, 1), [1.0] * 4) == (10.0,) * 4
 
 
-def test_parts_are_those_that_the_lowering_makes(cores: ModuleType) -> None:
+def test_parts_match_the_lowering(cores: ModuleType) -> None:
     """Three convolutions in a row, whose results are one block of 16 channels (or two of 8), 64 and 48 channels."""
     sizes = {"a": 16, "b": 64, "c": 48}
     nodes, weights, channels, source = [], {}, 16, "x"
@@ -66,7 +66,7 @@ def test_parts_are_those_that_the_lowering_makes(cores: ModuleType) -> None:
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=3), st.integers(2, 4))
 def test_a_stage_takes_as_long_as_its_busiest_core(cores: ModuleType, work: list[tuple[int, int]], lanes: int) -> None:
-    """As enumerated for a division that is given, and never longer than the guess where several are tried."""
+    """Matches the enumeration for a given division, and is never longer than the guess if several are tried."""
     names = [str(index) for index in range(len(work))]
     counts = range(1, lanes + 1)
     us = {n: tuple(fixed + part / k for k in counts) for n, (fixed, part) in zip(names, work, strict=True)}
@@ -95,7 +95,7 @@ def test_a_stage_takes_as_long_as_its_busiest_core(cores: ModuleType, work: list
 
 
 @pytest.mark.slow
-def test_what_is_measured_once_is_simulated_anew(
+def test_known_measurements_are_simulated_again(
     script: Callable[[str], ModuleType],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def test_what_is_measured_once_is_simulated_anew(
     units = second["networks"]["small"]["units"].values()
     assert rows[0]["us"]["sequential"] == pytest.approx(sum(unit[0] for unit in units))
     least, most = (sum(choose(unit[:2]) for unit in units) for choose in (min, max))
-    assert least - 1e-6 <= rows[1]["us"]["sequential"] <= most + 1e-6  # what cannot be shared out is as on one
+    assert least - 1e-6 <= rows[1]["us"]["sequential"] <= most + 1e-6  # undivided work is as on one core
     for row in rows:
         assert row["us"]["found"] <= row["us"]["sequential"] + 1e-6
         assert row["tried"] >= row["tried_by_guess"] > 0

@@ -1,4 +1,4 @@
-"""Networks are measured in calls that go on where the one before ended."""
+"""Networks are measured in calls that resume where the previous one ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def networks(script: Callable[[str], ModuleType]) -> ModuleType:
 
 
 class Scripted:
-    """Stands for searching and measuring: what was done, and a clock that it takes time of."""
+    """Replaces searching and measuring: records the steps and advances a clock."""
 
     def __init__(self, search_s: float) -> None:
         self.done: list[str] = []
@@ -42,7 +42,7 @@ class Scripted:
 
 @pytest.fixture
 def call(networks: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
-    """One call of the script for SqueezeNet, of five minutes: what it did."""
+    """Calls the script for SqueezeNet for five minutes, and returns its steps."""
     monkeypatch.setattr(networks, "cpu_model", lambda source, batch_size: None)
     monkeypatch.setattr(networks.ScheduleDocument, "from_json", lambda text: None)
 
@@ -65,32 +65,32 @@ def test_rounds_are_added_call_by_call_until_there_are_enough(call: Callable[[Sc
     assert call(scripted) == []
 
 
-def test_a_search_that_was_cut_off_goes_on_in_the_next_call(call: Callable[[Scripted], list[str]]) -> None:
+def test_an_interrupted_search_resumes_in_the_next_call(call: Callable[[Scripted], list[str]]) -> None:
     scripted = Scripted(search_s=400)
     assert call(scripted) == ["search 1"]
     assert call(scripted) == ["search 2", "7 rounds", "7 rounds"]
 
 
-def test_a_search_that_had_its_budget_does_not_go_on(call: Callable[..., list[str]]) -> None:
+def test_a_search_that_used_its_budget_is_not_resumed(call: Callable[..., list[str]]) -> None:
     scripted = Scripted(search_s=400)
     assert call(scripted, "--budget", "100") == ["search 1", "7 rounds", "7 rounds"]
     assert scripted.search_s == 300
     assert call(scripted, "--budget", "100") == ["7 rounds"]
 
 
-def test_a_search_that_had_less_than_its_budget_goes_on(call: Callable[..., list[str]]) -> None:
+def test_a_search_that_used_less_than_its_budget_is_resumed(call: Callable[..., list[str]]) -> None:
     scripted = Scripted(search_s=400)
     assert call(scripted, "--budget", "600") == ["search 1"]
     assert call(scripted, "--budget", "600")[0] == "search 2"
 
 
-def test_an_endless_search_ends(call: Callable[[Scripted], list[str]]) -> None:
+def test_an_endless_search_ends_after_three_calls(call: Callable[[Scripted], list[str]]) -> None:
     scripted = Scripted(search_s=1e9)
     assert [call(scripted)[0] for _ in range(3)] == ["search 1", "search 2", "search 3"]
     assert call(scripted)[0] == "7 rounds"
 
 
-def test_results_of_another_product_are_not_continued(
+def test_results_of_another_product_are_not_resumed(
     call: Callable[[Scripted], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted = Scripted(search_s=120)

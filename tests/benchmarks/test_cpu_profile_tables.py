@@ -1,4 +1,4 @@
-"""The tables on where the time goes gather kernels as the report says."""
+"""The tables of where the time goes group kernels as the report describes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def kernel(kind: str, us: float, *operators: str) -> Mapping[str, object]:
     return {"name": f"{kind} {operators}", "kind": kind, "us": us, "operators": operators}
 
 
-def told(latency_us: float, kernels: Sequence[Mapping[str, object]], **more: object) -> Mapping[str, object]:
+def profiled(latency_us: float, kernels: Sequence[Mapping[str, object]], **more: object) -> Mapping[str, object]:
     return {"latency_us": [[latency_us, 50 * latency_us]], "kernels": kernels, **more}
 
 
 @pytest.fixture
 def entry() -> Mapping[str, Any]:
-    """onnxruntime runs a and b apart; ours too, and waits; OpenVINO runs them as one."""
+    """onnxruntime runs a and b separately; ours too, with waits; OpenVINO fuses them."""
     apart = [kernel("1x1 convolution", 60, "a"), kernel("elementwise", 30, "b"), kernel("pooling", 10, "c")]
     ours = [kernel("1x1 convolution", 50, "a"), kernel("elementwise", 20, "b"), kernel("pooling", 30, "c")]
     as_one = [kernel("1x1 convolution", 65, "a", "b"), kernel("pooling", 12, "c")]
@@ -33,14 +33,14 @@ def entry() -> Mapping[str, Any]:
         "threads": [2, 1],
         "operators": {"a": "Conv", "b": "Add", "c": "MaxPool"},
         "libraries": {
-            "onnxruntime": {"2": told(110, apart), "1": told(200, apart)},
-            "ours": {"2": told(115, ours, calls_us=4.0, waiting_us=6.0), "1": told(180, ours)},
-            "openvino": {"2": told(80, as_one), "1": told(150, as_one)},
+            "onnxruntime": {"2": profiled(110, apart), "1": profiled(200, apart)},
+            "ours": {"2": profiled(115, ours, calls_us=4.0, waiting_us=6.0), "1": profiled(180, ours)},
+            "openvino": {"2": profiled(80, as_one), "1": profiled(150, as_one)},
         },
     }
 
 
-def test_a_latency_is_its_parts(page: ModuleType, entry: Mapping[str, Any]) -> None:
+def test_the_parts_of_a_latency_add_up(page: ModuleType, entry: Mapping[str, Any]) -> None:
     for library in entry["libraries"].values():
         for each in library.values():
             assert sum(page.parts_us(each).values()) == pytest.approx(page.latency_us(each))

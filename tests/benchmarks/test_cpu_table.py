@@ -1,4 +1,4 @@
-"""The tables of measured networks compare what they say."""
+"""Comparisons in the tables of measured networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def entry(shipped: str, candidate: str | None = None, **samples_us: Sequence[flo
     return {"shipped": shipped, "candidate": candidate, "samples_us": samples_us, "search": {"seconds": 1}}
 
 
-def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(table: ModuleType) -> None:
+def test_ratios_are_taken_within_rounds_and_over_the_better_baseline(table: ModuleType) -> None:
     drifting = [100e3, 200e3, 400e3] * 3
     ours = {"iosched": drifting, "both": drifting}
     networks = {
@@ -39,7 +39,7 @@ def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(
     assert "below 0.97 on 1 of 3 networks: x." in table.goals(networks)
 
 
-def test_what_ships_is_the_best_of_our_schedules(table: ModuleType) -> None:
+def test_the_shipped_schedule_is_listed_by_its_name(table: ModuleType) -> None:
     same = {name: [1e3] * 9 for name in ("onnxruntime", "iosched")}
     networks = {name: entry("iosched", name, **same) for name in ("iosched", "by_image", "lanes")}
     ships = [row[-3] for row in table.table(networks)[1]]
@@ -53,7 +53,7 @@ def test_the_mean_over_networks_is_geometric_and_has_an_interval(table: ModuleTy
     assert (1.1 * 2.0) ** 0.5 <= low < mean < high <= (1.5 * 2.0) ** 0.5
 
 
-def test_the_gain_is_split_into_links_that_multiply(table: ModuleType) -> None:
+def test_the_speedup_is_split_into_factors(table: ModuleType) -> None:
     steps = {"onnxruntime": 120.0, "aligned": 100.0, "rewritten": 80.0, "sequential": 60.0, "both": 50.0}
     networks = {"x": entry("iosched", **{name: [us] * 9 for name, us in steps.items()}), "plain": entry("iosched")}
     _, rows = table.split_table(networks)

@@ -1,4 +1,4 @@
-"""Which plans of cuDNN copy tensors: counts say what was built, and the page what was counted."""
+"""Counts of cuDNN plans that copy tensors, and the tables of these counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def row(layout: str, first: str, taken: str, *, preferred: bool = False) -> dict
     }  # fmt: skip
 
 
-def test_before_is_the_first_choice_in_nhwc_and_now_the_guess_in_the_layout_that_is_preferred(
+def test_before_is_the_first_choice_in_nhwc_and_now_the_plan_taken_in_the_preferred_layout(
     script: Callable[[str], ModuleType],
 ) -> None:
     layouts = script("cudnn_layouts")

@@ -1,4 +1,4 @@
-"""The simulation of verdicts drives the code that decides, and its results are those of the page."""
+"""The simulation of verdicts runs the code that decides, and its rows count every search."""
 
 from __future__ import annotations
 

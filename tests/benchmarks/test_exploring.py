@@ -1,4 +1,4 @@
-"""Variants are drawn by their numbers, searched with and without what others measured, and a call goes on."""
+"""Variants depend only on their number, are searched with and without shared measurements, and calls resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def exploring(script: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def variant(number: int) -> dict[str, Any]:
-    """A variant of which more is known the later it comes; every fifth was searched again."""
+    """A variant; later ones have more known stages, and every fifth was searched again."""
     found = {
         "operators": 9, "shipped": "iosched", "samples_us": {"measured": [10.0] * 7},
         "made_s": 0.1, "comparison_s": 4.0, "shared": {"measured": 40 - number, "known": 10 + number, "seconds": 2.0},
@@ -38,14 +38,14 @@ def variant(number: int) -> dict[str, Any]:
     return {**found, "alone": {"measured": 45, "known": 5, "seconds": 6.0}, "again": again}
 
 
-def test_a_variant_is_drawn_by_its_number(exploring: ModuleType) -> None:
+def test_a_variant_depends_only_on_its_number(exploring: ModuleType) -> None:
     space = find_space("builtin:inception:32")
     base = space.base_model()
     first, second = (exploring.drawn(space, base, number) for number in (0, 1))
     assert exploring.drawn(space, base, 0).choices == first.choices != second.choices
 
 
-def test_every_fifth_variant_is_searched_with_a_database_of_its_own_and_once_more_with_the_one_shared(
+def test_every_fifth_variant_is_also_searched_with_an_empty_database_and_again_with_the_shared_one(
     exploring: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, bool]] = []
@@ -79,21 +79,21 @@ def test_equal_stages_of_models_of_several_sizes_are_counted_once(exploring: Mod
     assert exploring.sizes_table({"inception:32": found})[1] == [("inception:32", "5", "4")]
 
 
-def test_rows_are_medians_of_variants_that_follow_each_other(exploring: ModuleType) -> None:
+def test_rows_are_medians_over_consecutive_variants(exploring: ModuleType) -> None:
     _, rows = exploring.table({"inception:64": [variant(number) for number in range(25)]})
     first, last = rows
     assert first == ("inception:64", "1 to 20", "39% (30% to 48%)", "30", "0.10 s", "2.0 s", "4.0 s")
     assert last[1:4] == ("21 to 25", "64% (62% to 66%)", "18")
 
 
-def test_what_sharing_saves_is_told_by_the_variants_that_were_searched_both_ways(exploring: ModuleType) -> None:
+def test_savings_by_sharing_are_those_of_variants_searched_both_ways(exploring: ModuleType) -> None:
     _, rows = exploring.sharing_table({"inception:64": [variant(number) for number in range(25)], "mnasnet:64": []})
     measured = sum(40 - number for number in (0, 5, 10, 15, 20))
     ratio = f"{5 * 45 / measured:.1f}"
     assert rows == [("inception:64", "5 of 25", "225", str(measured), "6.0 s", "2.0 s", "0.5 s", ratio, "3.0")]
 
 
-def test_a_call_goes_on_where_the_one_before_ended_and_takes_spaces_in_turn(
+def test_a_call_resumes_where_the_previous_one_ended_and_alternates_spaces(
     exploring: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -107,7 +107,7 @@ def test_a_call_goes_on_where_the_one_before_ended_and_takes_spaces_in_turn(
     monkeypatch.setattr(exploring.Trials, "observed", observed)
     monkeypatch.setattr(exploring.time, "monotonic", lambda: now_s[0])
     words = ["--variants", "2", "--work", str(tmp_path), "-o", str(tmp_path / "r.json")]
-    exploring.main([*words, "--minutes", "3.8"])  # of which less than what a variant takes is left after two
+    exploring.main([*words, "--minutes", "3.8"])  # after two, the time left is too short for another
     assert seen == [("mnasnet", 0), ("inception", 0)]
     assert "call again" in capsys.readouterr().err
     exploring.main([*words, "--list"])

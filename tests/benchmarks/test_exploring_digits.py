@@ -1,4 +1,4 @@
-"""The example's trials are told as JSON, and its front as the table of the page."""
+"""The example's trials as JSON, and its front as the table of the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def individual(number: int, latency_us: float, accuracy: float) -> Individual:
     )  # fmt: skip
 
 
-def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleType) -> None:
+def test_the_front_is_listed_with_intervals_and_the_fastest_first(digits: ModuleType) -> None:
     tried = (individual(0, 300.0, 0.9), individual(1, 200.0, 0.8), individual(2, 400.0, 0.7))
     failed = Individual(3, "failed", {}, Feedback(reason="no"))
     card = Card("digest", "base", "features", parse_objectives(("max:accuracy,latency:cpu",)), (), 0)

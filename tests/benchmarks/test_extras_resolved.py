@@ -1,4 +1,4 @@
-"""What pip would install for an extra is held to what is promised, and to nothing else."""
+"""Packages that pip would install for an extra are checked against its promises, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINE = {
     "nvidia-ml-py": "13.615.71",
 }
 
-# What pip says.
+# Messages of pip.
 OUT_OF_REACH = """\
 WARNING: Retrying (Retry(total=0, connect=None, read=None, redirect=None, status=None)) after connection broken by
 'NewConnectionError('<pip._vendor.urllib3.connection.HTTPConnection>: Failed to establish a new connection')': /numpy/
@@ -63,7 +63,7 @@ def promise(extras: ModuleType) -> object:
         ({"cupy-cuda13x": "14.2.0"}, ["cupy-cuda13x is not for CUDA 12"]),
     ],
 )
-def test_what_is_not_as_promised(
+def test_broken_promises_are_reported_as_faults(
     extras: ModuleType, promise: object, changed: Mapping[str, str | None], words: list[str]
 ) -> None:
     versions = {name: version for name, version in {**FINE, **changed}.items() if version}
@@ -73,13 +73,13 @@ def test_what_is_not_as_promised(
     assert all(each in line for each in words)
 
 
-def test_packages_of_cuda_13_have_names_of_their_own(extras: ModuleType) -> None:
+def test_packages_of_cuda_13_have_different_names(extras: ModuleType) -> None:
     promise = extras.Promise(13, (75,), {})
     assert not extras.broken(promise, {"nvidia-cublas": "13.10", "nvidia-cudnn-cu13": "9.28", "cupy-cuda13x": "14.2"})
     assert extras.broken(promise, {"nvidia-cublas-cu12": "12.9"}) == ["nvidia-cublas-cu12 is not for CUDA 13"]
 
 
-def test_what_has_moved_is_told_and_is_no_fault(extras: ModuleType, promise: object) -> None:
+def test_changed_versions_are_reported_but_are_no_fault(extras: ModuleType, promise: object) -> None:
     now = {**FINE, "numpy": "2.5.0", "extra": "1"}
     del now["cuda-pathfinder"]
     assert extras.verdict("cuda12", promise, extras.Resolved(now), FINE) == (
@@ -94,14 +94,14 @@ def test_what_has_moved_is_told_and_is_no_fault(extras: ModuleType, promise: obj
 @pytest.mark.parametrize(
     ("said", "is_fault"), [(OUT_OF_REACH, False), (NO_SUCH, True), (CONFLICT, True), (CRASH, False)]
 )
-def test_only_what_the_index_really_lacks_is_a_fault(extras: ModuleType, said: str, is_fault: bool) -> None:
+def test_only_missing_and_conflicting_packages_are_a_fault(extras: ModuleType, said: str, is_fault: bool) -> None:
     found = extras.refused(said)
     assert found.refusal
     assert found.is_fault is is_fault
 
 
 def _answering(monkeypatch: pytest.MonkeyPatch, extras: ModuleType, version: str, code: int, said: str) -> list[str]:
-    """Puts a pip in the place of pip; what it is asked for."""
+    """Replaces pip; returns the words of its calls."""
     asked: list[str] = []
 
     def run(command: list[str], **_: object) -> SimpleNamespace:
@@ -114,7 +114,7 @@ def _answering(monkeypatch: pytest.MonkeyPatch, extras: ModuleType, version: str
     return asked
 
 
-def test_an_old_pip_is_not_asked(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_pip_is_not_used(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _answering(monkeypatch, extras, "23.2.1", 0, "{}")
     found = extras.ask_pip(["numpy"])
     assert "pip 23.2.1 would download everything" in found.refusal
@@ -122,14 +122,14 @@ def test_an_old_pip_is_not_asked(extras: ModuleType, monkeypatch: pytest.MonkeyP
     assert not asked
 
 
-def test_pip_is_asked_for_versions_alone(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_resolves_versions_without_installing(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     report = '{"install": [{"metadata": {"name": "Ml_Dtypes", "version": "0.6"}}]}'
     asked = _answering(monkeypatch, extras, "26.3", 0, report)
     assert extras.ask_pip(["numpy>=1"]).versions == {"ml-dtypes": "0.6"}
     assert {"--dry-run", "--ignore-installed", "numpy>=1"} <= set(asked)
 
 
-def test_a_pip_that_does_not_answer_is_no_fault(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_of_pip_is_no_fault(extras: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> SimpleNamespace:
         if "--version" in command:
             return SimpleNamespace(stdout="pip 26.3 from /somewhere\n")
@@ -139,7 +139,7 @@ def test_a_pip_that_does_not_answer_is_no_fault(extras: ModuleType, monkeypatch:
     assert not extras.ask_pip(["numpy"]).is_fault
 
 
-def test_one_line_for_each_extra_and_a_status(extras: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extras_have_a_line_each_and_set_the_status(extras: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     answers = {"cuda": extras.refused(OUT_OF_REACH), "cuda12": extras.Resolved({**FINE, "nvidia-cudnn-cu12": "9.12"})}
     assert extras.main([], answers.__getitem__) == 1
     cuda, cuda12 = capsys.readouterr().out.splitlines()
@@ -148,7 +148,7 @@ def test_one_line_for_each_extra_and_a_status(extras: ModuleType, capsys: pytest
     assert extras.main(["cuda"], answers.__getitem__) == 0
 
 
-def test_promises_are_those_of_the_program(extras: ModuleType) -> None:
+def test_promises_match_the_extras_of_the_program(extras: ModuleType) -> None:
     promised = extras.promises()
     assert set(promised) == {extra.name for extra in EXTRAS}
     for extra in EXTRAS:

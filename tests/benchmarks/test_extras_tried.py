@@ -1,4 +1,4 @@
-"""What `.ci/extras` finds of installed packages is held to promises and to its own record."""
+"""Findings of `.ci/extras` are checked against the promises and its previous record."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def tried(extras: ModuleType) -> Any:
     )
 
 
-def test_nothing_is_wrong_with_what_is_as_promised_and_recorded(extras: ModuleType, promise: Any, tried: Any) -> None:
+def test_an_extra_that_keeps_its_promises_has_no_faults(extras: ModuleType, promise: Any, tried: Any) -> None:
     assert extras.faults(promise, tried, tried.plans) == []
     assert extras.faults(promise, tried, ()) == []
 
 
-def test_every_promise_that_is_broken_is_named(extras: ModuleType, promise: Any, tried: Any) -> None:
+def test_every_broken_promise_is_reported(extras: ModuleType, promise: Any, tried: Any) -> None:
     newer = extras.DeviceCode({75: 2, 90: 2}, {})
     worse = replace(
         tried,
@@ -78,7 +78,7 @@ def test_every_promise_that_is_broken_is_named(extras: ModuleType, promise: Any,
         (100, 21, 5, ["generic", "copying"]),
     ],
 )
-def test_no_share_of_slow_plans_may_grow(
+def test_a_larger_share_of_slow_plans_is_a_fault(
     extras: ModuleType, promise: Any, tried: Any, graphs: int, generic: int, copying: int, grown: list[str]
 ) -> None:
     now = replace(tried, plans=(extras.Plans("v100", "fp32", graphs, generic, copying),))
@@ -86,7 +86,7 @@ def test_no_share_of_slow_plans_may_grow(
     assert [each.split()[2] for each in found] == grown
 
 
-def test_plans_that_are_taken_are_counted_by_precision(extras: ModuleType) -> None:
+def test_plans_in_the_preferred_layout_are_counted_by_precision(extras: ModuleType) -> None:
     rows = [
         {"precision": precision, "taken_copies": copies, "first_copies": "generic", "preferred": preferred}
         for precision, copies, preferred in (
@@ -104,7 +104,7 @@ def test_plans_that_are_taken_are_counted_by_precision(extras: ModuleType) -> No
     ]
 
 
-def test_a_skipped_test_is_a_problem(extras: ModuleType) -> None:
+def test_failed_and_skipped_tests_are_problems(extras: ModuleType) -> None:
     text = """<testsuites><testsuite>
         <testcase name="a"/><testcase name="b"><skipped message="no NVRTC&#10;here"/></testcase>
         <testcase name="c"><failure message="assert 2 == 3"/></testcase></testsuite></testsuites>"""
@@ -115,7 +115,7 @@ def test_a_skipped_test_is_a_problem(extras: ModuleType) -> None:
     assert extras.passed(ET.ElementTree(ET.fromstring("<testsuites/>"))).problems
 
 
-def test_versions_are_of_what_requirements_bring_and_of_nothing_else(
+def test_versions_cover_exactly_the_packages_that_requirements_install(
     extras: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asks = {
@@ -133,7 +133,7 @@ def test_versions_are_of_what_requirements_bring_and_of_nothing_else(
     assert extras.installed(["base", "Base[fast]>=1"]) == {"base": "1.5", "fast-one": "1.5", "leaf": "1.5"}
 
 
-def test_what_is_recorded_is_read_again(
+def test_recorded_results_can_be_read_back(
     extras: ModuleType, tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extras, "TRIED", tmp_path / "extras.json")
@@ -148,7 +148,7 @@ def test_what_is_recorded_is_read_again(
 
 
 @pytest.mark.parametrize("extra", ["cuda", "cuda12"])
-def test_the_record_is_as_promised(extras: ModuleType, extra: str) -> None:
+def test_the_committed_record_keeps_the_promises(extras: ModuleType, extra: str) -> None:
     promise, record = extras.promises()[extra], json.loads(extras.TRIED.read_text())[extra]
     assert not extras.broken(promise, record["versions"])
     counted = [(each["gpu"], each["precision"]) for each in record["plans"]]
@@ -157,7 +157,7 @@ def test_the_record_is_as_promised(extras: ModuleType, extra: str) -> None:
 
 
 @needs_compiler
-def test_the_stand_in_is_a_driver_without_a_gpu(tmp_path: Path) -> None:
+def test_the_stand_in_driver_reports_no_gpu(tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.1"
     source = ROOT / "benchmarks/devices/standin_driver.c"
     subprocess.run(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)

@@ -74,7 +74,7 @@ def test_every_entry_of_every_container_counts(fatbin: ModuleType, containers: l
         ((), (), (), (70, 120)),
     ],
 )
-def test_machine_code_runs_on_its_major_version_and_ptx_on_all_that_follow(
+def test_machine_code_runs_on_its_major_version_and_ptx_on_all_later_ones(
     fatbin: ModuleType, machine: Sequence[int], ptx: Sequence[int], runs: Sequence[int], fails: Sequence[int]
 ) -> None:
     code = fatbin.DeviceCode(dict.fromkeys(machine, 1), dict.fromkeys(ptx, 1))
@@ -82,7 +82,7 @@ def test_machine_code_runs_on_its_major_version_and_ptx_on_all_that_follow(
     assert not any(map(code.runs_on, fails))
 
 
-def test_what_is_printed(fatbin: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_code_is_listed_by_file(fatbin: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fat, slim = tmp_path / "fat.so", tmp_path / "slim.so"
     fat.write_bytes(library(container([(ELF, 75, 8), (ELF, 90, 8), (ELF, 90, 3), (PTX, 120, 5)])))
     slim.write_bytes(library(b""))
@@ -107,7 +107,7 @@ def _without_headers(whole: bytes) -> bytes:
         (_without_headers, "a header of 0 bytes"),
     ],
 )
-def test_what_is_of_another_form_is_refused(
+def test_malformed_libraries_are_refused(
     fatbin: ModuleType, tmp_path: Path, damage: Callable[[bytes], bytes], words: str
 ) -> None:
     path = tmp_path / "odd.so"

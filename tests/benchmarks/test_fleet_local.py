@@ -1,4 +1,4 @@
-"""What commands gain by a second worker stands on the page, and was measured as the script says."""
+"""Speedups of commands by a second worker, measured in the order of the script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def runs() -> list[dict[str, Any]]:
     return found
 
 
-def test_each_command_ran_in_turn_without_a_cluster_and_on_one_and_two_workers(
+def test_runs_without_a_cluster_and_on_one_and_two_workers_were_interleaved(
     script: Script, runs: list[dict[str, Any]]
 ) -> None:
     local = script("fleet_local")
@@ -30,7 +30,7 @@ def test_each_command_ran_in_turn_without_a_cluster_and_on_one_and_two_workers(
     assert [(run["command"], run["workers"]) for run in runs] == order * rounds
 
 
-def test_speed_is_over_the_same_round_of_one_worker(script: Script) -> None:
+def test_speedups_are_over_the_same_round_of_one_worker(script: Script) -> None:
     local = script("fleet_local")
     seconds = {"no cluster": (8.0, 8.0), "1 worker": (12.0, 10.0), "2 workers": (6.0, 4.0)}
     runs = [

@@ -1,4 +1,4 @@
-"""What was measured of one search on several workers stands on the page, and was measured as the script says."""
+"""Measurements of one search on several workers, interleaved as in the script."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def runs() -> list[dict[str, Any]]:
     return found
 
 
-def test_all_cases_took_turns(runs: list[dict[str, Any]]) -> None:
+def test_all_cases_were_interleaved(runs: list[dict[str, Any]]) -> None:
     turns = [list(turn) for _, turn in groupby(runs, lambda run: (run["round"], run["model"]))]
     assert len(turns) > 1
     assert all([run["workers"] for run in turn] == sorted({run["workers"] for run in runs}) for turn in turns)
 
 
-def test_no_worker_measures_what_one_would_not(runs: list[dict[str, Any]]) -> None:
-    """But for what an answer of the same round rules out, a fifth at most (benchmarks/reports/search.md)."""
+def test_several_workers_measure_at_most_a_fifth_more_stages(runs: list[dict[str, Any]]) -> None:
+    """Those are stages that another answer of the same round rules out (benchmarks/reports/search.md)."""
     alone = {run["model"]: run["measured"] for run in runs if run["workers"] == 1}
     assert all(alone[run["model"]] <= run["measured"] <= 1.2 * alone[run["model"]] for run in runs)
 
 
-def test_speed_is_over_the_same_round_of_one_worker(script: Script) -> None:
+def test_speedups_are_over_the_same_round_of_one_worker(script: Script) -> None:
     about = {"model": "a", "known_s": 1.0, "measured": 9}
     runs = [
         {**about, "workers": workers, "round": number, "wall_s": wall_s}

@@ -1,4 +1,4 @@
-"""The simulation of fleets runs the code that clusters do, and its page says what came out."""
+"""The simulation of fleets runs the code of clusters, and its committed results meet the goals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def results() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_results_come_out_again(script: Script, results: dict[str, Any]) -> None:
+def test_the_committed_results_of_figure_7_are_reproduced(script: Script, results: dict[str, Any]) -> None:
     simulation = script("fleet_simulation")
     assert json.loads(json.dumps(simulation.figure_7())) == results["figure_7"], "run the script again"
 
 
 def test_the_goals_are_met(results: dict[str, Any]) -> None:
-    """In steady state: 3.8 of 4, 95 % of the sum of unlike speeds, 90 % of 256 of which some are lost."""
+    """In steady state: speedup 3.8 with 4 workers; efficiency 95 % with unequal speeds, 90 % with 256 workers."""
     many = [row for row in results["barrier"] if row["way"] == "steady state, 2,000"]
     assert all(row["speed_up"][0] >= 3.8 for row in many)
     assert all(row["efficiency"][0] >= 0.95 for row in results["unlike"] if row["way"] == "steady state")
@@ -35,20 +35,20 @@ def test_the_goals_are_met(results: dict[str, Any]) -> None:
     assert [row["efficiency"][0] >= 0.9 for row in lost] == [True]
 
 
-def test_the_papers_numbers_are_those_of_its_hours(script: Script) -> None:
+def test_the_papers_speedups_follow_from_its_hours(script: Script) -> None:
     published = script("fleet_simulation").PUBLISHED
     hours = {workers: published[1][1] / each for workers, (_, each) in published.items()}
     assert [round(hours[workers], 2) for workers in (2, 3, 4)] == [1.86, 2.55, 3.17]
     assert round(4 * published[4][1] / 24, 1) == 4.4
 
 
-def test_one_worker_takes_as_long_as_all_works_together(script: Script) -> None:
+def test_one_worker_takes_the_total_time_of_all_tasks(script: Script) -> None:
     events = script("fleet_events")
     cluster, works = events.Cluster((2.0,)), events.SteadyState(10, 3)
     outcome = events.Simulation(cluster, works, 0, lambda numbers: 3600.0).run()
     assert outcome.answered == 10
     assert outcome.work_hours == 10.0
-    assert 5.0 < outcome.hours < 5.01, "messages take a little"
+    assert 5.0 < outcome.hours < 5.01, "messages take little time"
 
 
 def test_a_generation_ends_before_the_next_begins(script: Script) -> None:
@@ -61,7 +61,7 @@ def test_a_generation_ends_before_the_next_begins(script: Script) -> None:
     assert sum(events.generation_sizes(226, 20, 20, seed=1)) == 226
 
 
-def test_nothing_is_lost_with_workers(script: Script) -> None:
+def test_no_task_is_lost_with_a_worker(script: Script) -> None:
     events = script("fleet_events")
     cluster = events.Cluster((1.0,) * 8, lost_an_hour=0.5)
     outcome = events.Simulation(cluster, events.SteadyState(200, 40), 0, events.lognormal_s(1200.0, 0.4)).run()

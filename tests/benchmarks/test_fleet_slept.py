@@ -1,4 +1,4 @@
-"""What was measured of slept work stands on the page, and is what the simulation says of the same work."""
+"""Measurements of sleeping tasks agree with the simulation of the same tasks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_work_is_the_same_for_every_number_of_workers(script: Script, results: d
         assert run["alone_s"] == sum(lengths_s) + len(lengths_s) * run["each_s"]
 
 
-def test_fleets_of_each_size_took_turns(results: dict[str, Any]) -> None:
+def test_fleet_sizes_were_interleaved(results: dict[str, Any]) -> None:
     turns = [run["workers"] for run in results["runs"] if run["what"] == "jobs"]
     assert turns == [1, 2, 4] * 3
     assert len(results["commands_s"]) == 3
 
 
 @pytest.mark.parametrize("what", ["jobs", "stages"])
-def test_a_simulated_worker_loses_what_one_worker_lost(script: Script, results: dict[str, Any], what: str) -> None:
+def test_one_simulated_worker_takes_as_long_as_measured(script: Script, results: dict[str, Any], what: str) -> None:
     slept = script("fleet_slept")
     alone = [run for run in results["runs"] if (run["what"], run["workers"]) == (what, 1)]
     message_s = slept.message_cost_s(what, results["runs"])
@@ -46,9 +46,9 @@ def test_a_simulated_worker_loses_what_one_worker_lost(script: Script, results: 
 
 
 def test_no_fleet_is_faster_than_its_simulation_without_messages(script: Script, results: dict[str, Any]) -> None:
-    """Nor a seventh slower: what is lost beside the ends of rounds is that little.
+    """Nor more than a seventh slower: little time is lost except at the ends of rounds.
 
-    Within 1 %: `alone_s` has the median start of a command, which takes longer at some times than at others.
+    The tolerance is 1 %: `alone_s` contains the median start time of a command, which varies.
     """
     slept = script("fleet_slept")
     for run in results["runs"]:
@@ -56,7 +56,7 @@ def test_no_fleet_is_faster_than_its_simulation_without_messages(script: Script,
         assert 6 / 7 * most < run["alone_s"] / run["wall_s"] < 1.01 * most
 
 
-def test_a_slept_job_is_a_score_command_that_says_its_number(script: Script) -> None:
+def test_a_sleeping_job_is_a_score_command_that_prints_its_number(script: Script) -> None:
     slept = script("fleet_slept")
     made = slept.job(7, 0.0).work
     assert isinstance(made, Score)

@@ -1,4 +1,4 @@
-"""The first cases of the fuzzer, and a few faults of each kind: no command does more than refuse them."""
+"""The first cases of the fuzzer, and a few faults of each kind: no command does worse than refuse them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 def results(tmp_path: Path, name: str, *words: str) -> Any:
-    """What a script found, in a process of its own, which forks: this one has threads of onnxruntime."""
+    """Results of a script, run in a separate process: it forks, and this one has threads of onnxruntime."""
     path = tmp_path / "results.json"
     environment = {**os.environ, "IOSCHED_PROFILE_DB": ":memory:"}
     command = [sys.executable, str(FOLDER / name), *words, "--results", str(path)]
@@ -38,7 +38,7 @@ def test_damaged_files_are_refused_or_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_faults_end_with_a_line_and_leave_nothing_half_done(tmp_path: Path) -> None:
+def test_faults_end_with_an_error_and_leave_no_partial_results(tmp_path: Path) -> None:
     found = results(tmp_path, "faults.py", "--quick")
     for kind in ("memory", "disk", "threads", "clocks"):
         assert found[kind]["faults"] == {}
@@ -77,13 +77,13 @@ SOUND = {
         ({"forbidden": ("writes '/etc/passwd'",)}, "touched"),
     ],
 )
-def test_what_counts_as_a_fault(children: ModuleType, changes: dict[str, Any], fault: str | None) -> None:
+def test_endings_are_classified_as_faults(children: ModuleType, changes: dict[str, Any], fault: str | None) -> None:
     found = children.Ending(**{**SOUND, **changes}).faults()
     assert (fault is None) == (found == [])
     assert fault is None or any(fault in each for each in found)
 
 
-def test_a_case_is_drawn_from_its_number_alone(script: Callable[[str], ModuleType]) -> None:
+def test_a_case_depends_only_on_its_number(script: Callable[[str], ModuleType]) -> None:
     mutations = script("fuzz_mutations")
     data = bytes(range(256))
     drawn = [mutations.damaged_bytes(data, Random(f"18 models {number}")) for number in (1, 2, 1)]

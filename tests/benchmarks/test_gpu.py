@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py` measures in pieces: it keeps its time, goes on where it was, and outlives what it measures."""
+"""`benchmarks/gpu.py` measures in pieces: it keeps its time limit, resumes, and survives failing cases."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class Clock:
 
 @dataclass
 class Scripted:
-    """Stands for processes of cases: each takes n times its estimate, and ends as a script says.
+    """Replaces the processes of cases: each takes n times its estimate, and ends as scripted.
 
     Attributes:
-        ends: by name, how the turns end, one after another: "" well.
-        limits_s: of each turn.
+        ends: by name, the outcomes of successive turns; "" is success.
+        limits_s: time limit of each turn.
     """
 
     clock: Clock
@@ -177,7 +177,7 @@ def bench(gpu: ModuleType, cases: ModuleType, tmp_path: Path) -> Bench:
 ONE, TWO, THREE, FOUR = (f"{network} b1 fp32" for network in ("squeezenet", "inception_v3", "randwire", "nasnet_a"))
 
 
-def test_a_call_does_what_fits_and_the_next_one_what_is_missing(bench: Bench) -> None:
+def test_a_call_measures_the_cases_that_fit_and_the_next_one_the_rest(bench: Bench) -> None:
     two_s = sum(case.seconds for case in bench.cases.PIECES["latency-fp32"].cases[:2])
     assert bench.call(seconds=two_s + 1.0).names == [ONE, TWO]
     assert bench.call().names == [THREE, FOUR]
@@ -185,7 +185,7 @@ def test_a_call_does_what_fits_and_the_next_one_what_is_missing(bench: Bench) ->
     assert bench.call().names == []
 
 
-def test_a_case_too_long_for_what_is_left_is_not_in_the_way_of_shorter_ones(bench: Bench) -> None:
+def test_a_case_too_long_for_the_remaining_time_does_not_block_shorter_ones(bench: Bench) -> None:
     assert bench.call(seconds=131.0 + 41.0, ends={}).names == [ONE, TWO]
     assert bench.call(seconds=85.0).names == [THREE]
 
@@ -195,8 +195,8 @@ def test_the_next_case_is_prepared_while_one_has_the_gpu(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("slowness", [0.3, 1.0, 1.9, 9.0])
-def test_time_is_kept(bench: Bench, slowness: float) -> None:
-    """`call` checks that."""
+def test_the_time_limit_is_kept(bench: Bench, slowness: float) -> None:
+    """`call` checks the total."""
     found = bench.call(seconds=500.0, slowness=slowness)
     by_name = {case.name: case for case in bench.cases.PIECES["latency-fp32"].cases}
     for name, limit_s in zip(found.names, found.limits_s, strict=True):
@@ -204,15 +204,15 @@ def test_time_is_kept(bench: Bench, slowness: float) -> None:
     assert found.names[:2] == [ONE, TWO]
 
 
-def test_a_case_that_failed_is_tried_after_the_others_twice_at_most(bench: Bench) -> None:
+def test_a_failed_case_is_retried_after_the_others_at_most_twice(bench: Bench) -> None:
     found = bench.call(ends={TWO: ["gone"] * 9}, slowness=0.1)
     assert found.names == [ONE, TWO, THREE, FOUR, TWO, TWO]
     assert bench.states()[TWO] == "partial"
     assert bench.call().names == []
 
 
-def test_a_call_that_never_returned_keeps_what_its_case_found(bench: Bench) -> None:
-    """The machine was taken away in the middle of a case."""
+def test_partial_results_survive_the_loss_of_the_machine(bench: Bench) -> None:
+    """The machine was lost in the middle of a case."""
     (case, *_) = bench.cases.PIECES["latency-fp32"].cases
     bench.gpu.Results.of(bench.folder).begin(case)
     found = {"gpu": "Host 1000", "complete": False, "median_us": {"sequential": 1.0}, "seconds": {}}
@@ -223,14 +223,14 @@ def test_a_call_that_never_returned_keeps_what_its_case_found(bench: Bench) -> N
     assert bench.call().names == [TWO, THREE, FOUR, ONE]
 
 
-def test_what_is_done_outlives_an_interruption(bench: Bench) -> None:
+def test_finished_cases_survive_an_interruption(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.call(ends={TWO: [KeyboardInterrupt()]})
     assert bench.states() == {ONE: "done", TWO: "failed"}
     assert bench.call().names == [THREE, FOUR, TWO]
 
 
-def test_a_worse_attempt_takes_nothing_away(bench: Bench) -> None:
+def test_a_worse_attempt_keeps_earlier_results(bench: Bench) -> None:
     bench.call()
     results = bench.gpu.Results.of(bench.folder)
     case = bench.cases.PIECES["latency-fp32"].cases[0]
@@ -243,13 +243,13 @@ def test_a_worse_attempt_takes_nothing_away(bench: Bench) -> None:
     assert results.cases[case.key]["reasons"] == ["gone"]
 
 
-def test_without_a_gpu_nothing_counts_as_tried(bench: Bench) -> None:
+def test_without_a_gpu_no_attempt_is_recorded(bench: Bench) -> None:
     with pytest.raises(bench.gpu.NoGpuError):
         bench.call(ends={ONE: [bench.gpu.NoGpuError()]})
     assert bench.states() == {}
 
 
-def test_another_file_is_not_written_over(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_file_is_not_overwritten(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "results.json").write_text('{"format": "iosched.schedule", "version": 1}')
     with pytest.raises(SystemExit) as error:
         gpu.main(["--evidence", "--output", str(tmp_path)])
@@ -282,7 +282,7 @@ def processes(gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Processes(gpu, tmp_path)
 
 
-def test_a_process_that_fails_costs_one_turn(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_process_costs_one_turn(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     ends = {"squeezenet fp32": ["abort"], "randwire fp32": ["error"], "nasnet_a fp16": ["child"]}
     assert processes.call("--piece", "stages", **ends) == 0
     assert processes.reasons() == {
@@ -291,7 +291,7 @@ def test_a_process_that_fails_costs_one_turn(processes: Processes, capsys: pytes
         "nasnet_a fp16": ["ended after 3 s"],
     }
     child = int((processes.folder / "child").read_text())
-    assert _is_gone(child), "what a case started outlived it"
+    assert _is_gone(child), "a child process outlived its case"
     assert processes.call("--list") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("stages")]
     assert "8/8" in line
@@ -305,7 +305,7 @@ def _is_gone(process: int) -> bool:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
         except (ProcessLookupError, FileNotFoundError):
             return True
-        if state == "Z":  # nobody waits for it
+        if state == "Z":  # no parent waits for it
             return True
         time.sleep(0.1)
     return False
@@ -316,7 +316,7 @@ def test_a_machine_without_a_gpu_ends_the_call(processes: Processes) -> None:
     assert json.loads((processes.folder / "results.json").read_text())["cases"] == {}
 
 
-def test_what_was_in_the_way_of_an_attempt_comes_last_in_the_next(
+def test_items_that_failed_in_one_attempt_come_last_in_the_next(
     script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = script("gpu_case")
@@ -332,7 +332,7 @@ def test_what_was_in_the_way_of_an_attempt_comes_last_in_the_next(
             raise trouble
         return {"us": 1.0}
 
-    with pytest.raises(KeyboardInterrupt):  # here for a process that ends
+    with pytest.raises(KeyboardInterrupt):  # stands for the end of the process
         session.each("rows", "abcde", measure)
     assert session.found["rows"]["c"] == {"failed": "did not come back"}
     troubles["b"] = DeviceLostError("gone")
@@ -348,8 +348,8 @@ def test_what_was_in_the_way_of_an_attempt_comes_last_in_the_next(
     assert session.found["rows"] == {key: {"us": 1.0} for key in "abcde"}
 
 
-def test_a_case_ends_with_what_started_it(script: Callable[[str], ModuleType]) -> None:
-    """The script was killed: its machine may be used again at once."""
+def test_a_case_ends_with_its_parent_process(script: Callable[[str], ModuleType]) -> None:
+    """After the script is killed, its machine is free at once."""
     waits = "from gpu_case import Session; Session(None, None, {}).wait(); print('on', flush=True); time.sleep(600)"
     code = f"import sys, time; sys.path.insert(0, {str(HERE.parents[1] / 'benchmarks')!r}); {waits}"
     for line in (b"", b"1e9\n"):
@@ -427,7 +427,7 @@ def test_every_fault_costs_one_turn_of_one_case(on_desk: OnDesk) -> None:
 @pytest.mark.slow
 @needs_desk
 @pytest.mark.parametrize("fault", ["kernel", "lost"])
-def test_kernels_that_were_measured_before_a_fault_are_kept(on_desk: OnDesk, fault: str) -> None:
+def test_kernels_measured_before_a_fault_are_kept(on_desk: OnDesk, fault: str) -> None:
     (on_desk.folder / fault).write_text("refit/kernels fp32 2")
     assert on_desk.call("--piece", "refit") == 0
     entries = on_desk.entries()
@@ -444,7 +444,7 @@ def test_kernels_that_were_measured_before_a_fault_are_kept(on_desk: OnDesk, fau
 
 @pytest.mark.slow
 @needs_desk
-def test_machine_outputs_and_stages(on_desk: OnDesk) -> None:
+def test_environment_outputs_and_stages_are_measured(on_desk: OnDesk) -> None:
     (on_desk.folder / "lost").write_text("outputs/squeezenet")
     assert on_desk.call("--piece", "environment", "--piece", "stages") == 0
     assert "works in" in on_desk.entries()["self-test"]["found"]["self-test"]

@@ -16,7 +16,7 @@ from iosched.scheduler.baselines import greedy
 
 _MISSING = desk_cupy.missing()
 if _MISSING is None:
-    desk_cupy.install()  # before anybody imports CuPy
+    desk_cupy.install()  # before CuPy is imported
     _MISSING = desk_cudnn.missing()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
 

@@ -1,4 +1,4 @@
-"""The analytic model is fitted to a GPU from kernels that were measured there."""
+"""The analytic model is fitted to a GPU from kernels measured on it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_there_are_enough_kernels_of_every_kind_and_they_differ(refit: ModuleTyp
     assert {"linear 128 256 1024", "conv 1 512 1000 13 13 1 1 0 0 1"} <= set(shapes)
 
 
-def test_each_kernel_is_one_operator_of_the_model_that_is_measured(refit: ModuleType, shapes: list[str]) -> None:
+def test_each_kernel_is_one_operator_of_the_measured_model(refit: ModuleType, shapes: list[str]) -> None:
     names = [next(name for name in shapes if name.startswith(kind)) for kind in refit.COUNTS]
     model = refit.model_of(names)
     assert {operator.name for operator in model.graph.operators} == set(names)
@@ -56,8 +56,8 @@ def test_each_kernel_is_one_operator_of_the_model_that_is_measured(refit: Module
             assert kernel.columns == int(sizes[2])
 
 
-def test_convolutions_of_the_zoo_keep_their_outputs(refit: ModuleType) -> None:
-    """Of a stride of two, too, and of a kernel that is not square."""
+def test_convolutions_of_the_zoo_keep_their_output_shapes(refit: ModuleType) -> None:
+    """Also with a stride of two, and with a kernel that is not square."""
     names = ["conv 1 3 8 9 9 3 3 0 0 2", "conv 1 4 8 7 7 1 7 0 3 1"]
     model = refit.model_of(names)
     with Reference(model) as reference:
@@ -68,7 +68,7 @@ def test_convolutions_of_the_zoo_keep_their_outputs(refit: ModuleType) -> None:
 @pytest.mark.parametrize("key", ["v100", "t4", "a100", "l4", "h100", "b200"])
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(clock=st.floats(0.85, 1.1), dram=st.floats(0.6, 0.98), seed=st.integers(0, 9))
-def test_the_constants_that_made_the_latencies_are_found(
+def test_the_constants_behind_the_latencies_are_recovered(
     script: Callable[[str], ModuleType], key: str, clock: float, dram: float, seed: int
 ) -> None:
     refit, kernels, measured = (script(name) for name in ("gpu_refit", "kernels", "measured"))
@@ -90,7 +90,7 @@ def test_the_constants_that_made_the_latencies_are_found(
 
 
 def _kernel(refit: ModuleType, measured: ModuleType, name: str) -> Kernel:
-    """What the model is given, without an ONNX model of large weights."""
+    """The input of the analytic model, without an ONNX model of large weights."""
     kind, *words = name.split()
     sizes = [int(word) for word in words]
     if kind == "conv":
@@ -103,7 +103,7 @@ def _kernel(refit: ModuleType, measured: ModuleType, name: str) -> Kernel:
     return measured.product(rows, columns, inner, sizes[0] if kind == "bmm" else 1)
 
 
-def test_the_start_of_a_node_is_no_part_of_a_kernel(refit: ModuleType) -> None:
+def test_node_overhead_is_subtracted_from_kernel_latencies(refit: ModuleType) -> None:
     spec = gpu_named("h100")
     kernel = asdict(refit.Stream(1024))
     rows = {"add 4 4": {"us": 10.0, "kernel": kernel}, "relu 4 4": {"us": 1.2, "kernel": kernel}}

@@ -1,4 +1,4 @@
-"""Tables of GPU results say what was measured, also where only a part of it was."""
+"""Tables of complete and of partial GPU results."""
 
 from __future__ import annotations
 
@@ -98,21 +98,21 @@ def test_a_fit_is_listed_with_its_constants(report: ModuleType) -> None:
     ]
 
 
-def test_the_results_of_the_first_hour_are_still_read(report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_the_first_hour_can_still_be_read(report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     report.main([str(RESULTS / "gpu-h100.json")])
     page = capsys.readouterr().out
     assert page.startswith("# Measured on NVIDIA H100 80GB HBM3\n")
     assert {"## Fastest schedule", "## Alternatives", "## Not done"} == set(re.findall("^## .*$", page, re.MULTILINE))
 
 
-def test_nothing_measured_yet_is_no_error(
+def test_a_report_without_any_results_is_no_error(
     report: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report.main([str(tmp_path / "none")])
     assert capsys.readouterr().out == "# Measured on no GPU\n"
 
 
-def test_the_analytic_model_is_compared_with_what_was_measured(report: ModuleType) -> None:
+def test_the_analytic_model_is_compared_with_measurements(report: ModuleType) -> None:
     cases = {"first/squeezenet": entry(found=found("squeezenet", sequential=640.0, greedy=500.0, paper=400.0))}
     headers, (row, mean) = report.predicted_table(cases, "h100")
     of = dict(zip(headers, row, strict=True))

@@ -1,4 +1,4 @@
-"""`gpu_nodes.py` counts what a plan has, once for each commit, and prefers what it is told to prefer."""
+"""`gpu_nodes.py` counts the nodes of plans once for each commit, with the plans of cuDNN that it is set to prefer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def nodes(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("gpu_nodes")
 
 
-def test_edges_are_those_of_a_capture(nodes: ModuleType) -> None:
+def test_edges_match_a_capture(nodes: ModuleType) -> None:
     """As counted on an H100: `benchmarks/results/gpu-h100.json`."""
     network = LoweredModel(zoo_model("inception_v3"), Precision("fp32"))
     graph = network.model.graph

@@ -1,4 +1,4 @@
-"""The results file knows today's kernels, and what its ratios say."""
+"""The results file matches the current kernels, and ratios are of whole launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESULTS = "kernel-sectors.json"
 
 @pytest.mark.slow
 @needs_compiler
-def test_the_results_are_those_of_todays_kernels(script) -> None:
+def test_the_results_match_the_current_kernels(script) -> None:
     sectors = script("kernel_sectors")
     recorded = json.loads((script("results_files").RESULTS / RESULTS).read_text())["kernels"]
     known = [each for each in recorded if each["where"] == "squeezenet"]

@@ -1,4 +1,4 @@
-"""The analytic model's kernels held against measured ones: how rows are read, split and compared."""
+"""The analytic model's kernels compared with measured ones: how rows are read, split and compared."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rows_become_kernels_and_lose_the_launch(script, folder: Path) -> None:
+def test_rows_become_kernels_without_launch_time(script, folder: Path) -> None:
     rows = script("measured").read(folder)
 
     convolutions = [row for row in rows if row.operator == "conv" and row.source == "neusight"]
@@ -70,7 +70,7 @@ def test_a_missing_file_is_named(script, tmp_path: Path) -> None:
         script("measured").read(tmp_path)
 
 
-def test_every_table_of_the_few_rows_can_be_made(script, folder: Path) -> None:
+def test_every_table_can_be_made_from_a_few_rows(script, folder: Path) -> None:
     kernels = script("kernels")
     found = kernels.predict(script("measured").read(folder))
 
@@ -81,7 +81,7 @@ def test_every_table_of_the_few_rows_can_be_made(script, folder: Path) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.floats(0, 1000), min_size=1, max_size=12))
 def test_the_launch_is_the_largest_convex_function_below(script, values: list[float]) -> None:
-    """By definition: at each position the least of all chords of two measurements around it."""
+    """By definition: at each position, the minimum of all chords between two measurements around it."""
     hull = script("measured")._lower_hull(values)
 
     def least(at: int) -> float:
@@ -95,7 +95,7 @@ def test_the_launch_is_the_largest_convex_function_below(script, values: list[fl
     assert list(hull) == pytest.approx([least(at) for at in range(len(values))], abs=1e-6)
 
 
-def test_a_shape_is_in_the_fit_or_in_the_test_on_all_gpus_alike(script) -> None:
+def test_a_shape_is_on_the_same_side_of_the_split_for_all_gpus(script) -> None:
     measured = script("measured")
 
     def is_test(gpu: str, size: int) -> bool:
@@ -122,7 +122,7 @@ def test_equal_values_share_their_ranks(script, pairs: list[tuple[int, int]]) ->
         assert found == pytest.approx(np.corrcoef(ranks(one), ranks(two))[0, 1])
 
 
-def test_kernels_that_no_fit_has_seen_are_predicted_near_what_was_measured(script) -> None:
+def test_predictions_of_kernels_outside_the_fit_are_close_to_measurements(script) -> None:
     measured, kernels = script("measured"), script("kernels")
     with SAMPLE.open(encoding="utf-8") as file:
         rows = [

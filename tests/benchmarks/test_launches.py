@@ -1,4 +1,4 @@
-"""The two launches of the analytic model side by side: networks of the zoo and of files, and schedules for either."""
+"""The two launches of the analytic model: networks of the zoo and of files, and schedules for either."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from small_models import branches
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A network that the zoo does not have."""
+    """A network that is not in the zoo."""
     onnx.save(branches(batch="n"), tmp_path / "mine.onnx")
     return tmp_path / "mine.onnx"
 
 
-def test_a_network_that_was_published_is_taken_from_its_file_and_left_out_without_one(
+def test_a_published_network_is_loaded_from_its_file_and_left_out_without_one(
     script, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = script("launches")
@@ -34,7 +34,7 @@ def test_a_network_that_was_published_is_taken_from_its_file_and_left_out_withou
         assert nodes[-1] < each["streams"]["sequential"]
 
 
-def test_a_batch_size_is_that_of_the_graph_and_the_files_networks_are_told_apart(script, file: Path) -> None:
+def test_graphs_have_the_batch_size_and_only_networks_from_files_are_described(script, file: Path) -> None:
     networks = script("launches").Networks({"mine": file})
     assert networks.graph("mine", 4).inputs[0].shape[0] == 4
     assert networks.graph("squeezenet").inputs[0].shape[0] == 1
@@ -42,7 +42,7 @@ def test_a_batch_size_is_that_of_the_graph_and_the_files_networks_are_told_apart
     assert networks.described()["mine"]["operators"] == len(networks.graph("mine").operators)
 
 
-def test_under_either_launch_the_schedule_made_for_it_is_no_slower_than_the_other_and_the_baselines(
+def test_a_schedule_is_no_slower_than_the_other_and_the_baselines_under_the_launch_it_was_made_for(
     script, file: Path
 ) -> None:
     launches = script("launches")
@@ -55,7 +55,7 @@ def test_under_either_launch_the_schedule_made_for_it_is_no_slower_than_the_othe
             )
 
 
-def test_a_file_that_is_not_there_is_refused(script, file: Path) -> None:
+def test_a_missing_file_is_refused(script, file: Path) -> None:
     named_file = script("launches").named_file
     assert named_file(f"mine={file}") == ("mine", file)
     for text in (str(file), f"mine={file}x", f"={file}"):

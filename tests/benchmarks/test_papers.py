@@ -1,4 +1,4 @@
-"""benchmarks/reports/papers.md says what the results files say, and these what the program says."""
+"""benchmarks/reports/papers.md matches the results files, and these match the program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_pages_scripts_exist() -> None:
         assert (ROOT / path).is_file(), path
 
 
-def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
+def test_every_heading_is_linked_and_every_link_has_a_heading() -> None:
     text = (ROOT / "benchmarks" / "reports" / "papers.md").read_text()
     places = {
         re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^### (.*)", text, re.MULTILINE)
@@ -51,7 +51,7 @@ def test_every_headline_of_the_page_is_reached_from_its_first_table() -> None:
     assert named == places
 
 
-def test_what_the_page_says_of_merging_and_of_autotuned_kernels_follows_from_the_numbers(script, results) -> None:
+def test_statements_on_merging_and_autotuned_kernels_follow_from_the_results(script, results) -> None:
     text = " ".join((ROOT / "benchmarks" / "reports" / "papers.md").read_text().split())
     squeezenet, published = results["dos"]["squeezenet"], script("published")
     assert "The model merges all twelve too: 38 of 50 kernels are left" in re.sub("<!--.*?-->", "", text)
@@ -65,13 +65,13 @@ def test_what_the_page_says_of_merging_and_of_autotuned_kernels_follows_from_the
 
 
 @pytest.mark.parametrize("section", ["blocks", "convolutions"])
-def test_what_is_counted_in_squeezenet_is_in_the_results(script, results, section: str) -> None:
+def test_counts_of_squeezenet_match_the_results(script, results, section: str) -> None:
     papers = script("papers")
     count = {"blocks": papers.blocks, "convolutions": papers.mean_convolution}[section]
     assert count(zoo_model("squeezenet").graph) == results[section]["squeezenet"], STALE
 
 
-def test_what_is_planned_for_squeezenet_is_in_the_results(script, results) -> None:
+def test_schedules_of_squeezenet_match_the_results(script, results) -> None:
     papers = script("papers")
     assert papers.counts("squeezenet") == results["table_3_1"]["squeezenet"], STALE
     assert papers.throughput("squeezenet") == results["throughput"]["squeezenet"], STALE
@@ -80,12 +80,12 @@ def test_what_is_planned_for_squeezenet_is_in_the_results(script, results) -> No
         assert papers.five_schedules("squeezenet", device) == results[f"{device}_ms"]["squeezenet"], STALE
 
 
-def test_the_four_convolutions_are_in_the_results(script, results) -> None:
+def test_the_four_convolutions_match_the_results(script, results) -> None:
     assert script("papers").four() == results["four_convolutions"], STALE
 
 
 @pytest.mark.slow
-def test_the_last_block_is_in_the_results(script, results) -> None:
+def test_the_last_block_matches_the_results(script, results) -> None:
     assert script("papers").last_block() == results["last_block"], STALE
 
 
@@ -110,7 +110,7 @@ def test_the_four_convolutions_have_the_operations_of_the_figure(script) -> None
             assert flops / 1e9 == pytest.approx(1.2 if (name, stage) == ("greedy", "b") else gflop, abs=0.05)
 
 
-def test_a_result_carries_the_stages_that_were_published(script, results) -> None:
+def test_results_have_the_published_stages(script, results) -> None:
     published = script("published")
     for name, stages in published.FIGURE_1_2.items():
         shown = [stage["stage"] for stage in results["four_convolutions"][name]["stages"]]
@@ -132,19 +132,19 @@ def test_the_published_schedules_of_the_last_block_are_legal(script) -> None:
 def test_a_merge_launches_one_kernel_and_reads_its_input_once(script) -> None:
     traffic, graph = script("papers").traffic, zoo_model("squeezenet").graph
     names = ("fire2/expand3x3", "fire2/expand1x1")
-    beside, merged = (
+    concurrent, merged = (
         traffic(graph, Schedule((Block(0, (Stage(strategy, tuple((name,) for name in names)),)),)))
         for strategy in (Strategy.CONCURRENT, Strategy.MERGE)
     )
     squeezed = graph.tensor["fire2/squeeze1x1"].nbytes
-    assert (beside.kernels, merged.kernels) == (2, 1)
-    assert (beside.read_nbytes, merged.read_nbytes) == (2 * squeezed, squeezed)
+    assert (concurrent.kernels, merged.kernels) == (2, 1)
+    assert (concurrent.read_nbytes, merged.read_nbytes) == (2 * squeezed, squeezed)
     results = 64 * 55 * 55
-    assert beside.multiply_adds == results * 16 * (9 + 1)
+    assert concurrent.multiply_adds == results * 16 * (9 + 1)
     assert merged.multiply_adds == results * 16 * (9 + 9)
 
 
-def test_a_separable_convolution_reads_its_input_twice_and_once_what_is_between(script) -> None:
+def test_a_separable_convolution_reads_its_input_twice_and_its_intermediate_once(script) -> None:
     net = Network("separable")
     made = net.finish(net.relu_sep_conv(net.input(8, 10), 16, 3, "y", stride=2))
     graph = load_model(made.SerializeToString()).graph

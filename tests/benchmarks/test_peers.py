@@ -1,4 +1,4 @@
-"""The networks in other frameworks compute what onnxruntime computes: else their latencies would mean nothing."""
+"""The networks in other frameworks compute the same as onnxruntime, so that latencies are comparable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iosched.runtime.reference import Reference
 from iosched.scheduler.precision import PrecisionName
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-NETWORKS = ("squeezenet", "inception_v3", "densenet121")  # between them, every operator of the bundled networks
+NETWORKS = ("squeezenet", "inception_v3", "densenet121")  # together, every operator of the bundled networks
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def case(network: str) -> tuple[Model, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-    """The network, inputs, and what onnxruntime makes of them."""
+    """The network, inputs, and onnxruntime's outputs."""
     model = zoo_model(network, 2)
     inputs = random_inputs(model.graph.inputs, seed=5)
     with Reference(model) as reference:
@@ -37,7 +37,7 @@ def same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) ->
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_pytorch(network: str) -> None:
+def test_pytorch_computes_the_same_as_onnxruntime(network: str) -> None:
     torch = pytest.importorskip("torch")
     from torch_peers import Network
 
@@ -49,7 +49,7 @@ def test_pytorch(network: str) -> None:
 
 
 class WallEvent:
-    """Stands for an event of a GPU where there is none."""
+    """Replaces the event of a GPU by the clock of the CPU."""
 
     def __init__(self, **_: object) -> None:
         self.at_s = 0.0
@@ -65,10 +65,10 @@ class WallEvent:
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("fp16", 2e-3)])
-def test_pytorch_in_either_layout_on_the_cpu(
+def test_pytorch_computes_the_same_in_either_layout_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, precision: PrecisionName, limit: float
 ) -> None:
-    """What a GPU is given to run, but for captures and compilers."""
+    """Runs the code for GPUs, except captures and compilers."""
     torch = pytest.importorskip("torch")
     from torch_peers import opened
 
@@ -88,7 +88,7 @@ def test_pytorch_in_either_layout_on_the_cpu(
         assert len(found.time(3)) == 3
 
 
-def test_what_compiles_a_network_of_pytorch_finds_all_of_it_in_plain_values() -> None:
+def test_a_compiled_pytorch_network_is_one_graph_and_computes_the_same() -> None:
     torch = pytest.importorskip("torch")
     from torch_peers import Network
 

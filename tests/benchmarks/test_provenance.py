@@ -1,4 +1,4 @@
-"""Results files say where they come from: every script of `benchmarks/` writes them through one function."""
+"""Results files record their provenance: every script of `benchmarks/` writes them through one function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_RESULTS = {
     "report.py": {"page"},
     "served.py": {"group / 'cgroup.procs'"},
 }
-"""What scripts write beside results, by the object whose method writes it."""
+"""Files other than results that scripts write, by the object whose method writes them."""
 
 NO_RESULTS_ASKED = {"four_convolutions.py"}  # a model
 
@@ -36,7 +36,7 @@ WRITER = "results_files"
 
 
 def writes(source: str) -> Iterator[str]:
-    """What a script writes by itself: the object of each call that writes a file, or the function's name."""
+    """Direct writes of a script: the object of each call that writes a file, or the function's name."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -53,11 +53,11 @@ def _is_for_writing(call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize("path", [path for path in SCRIPTS if path.stem != WRITER], ids=lambda path: path.stem)
-def test_a_script_writes_results_through_one_module_alone(path: Path) -> None:
+def test_scripts_write_results_only_through_results_files(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     own = {place for place in writes(source) if not (path.name == SANDBOX and "results" not in place.lower())}
     assert own - NO_RESULTS.get(path.name, set()) == set(), (
-        "use keep_results or write_results of results_files.py; NO_RESULTS names what is no result"
+        "use keep_results or write_results of results_files.py; NO_RESULTS lists other files"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_script_with_an_option_for_results_keeps_them(path: Path) -> None:
     assert keeps or path.name in NO_RESULTS_ASKED or not asks
 
 
-def test_no_exception_outlives_what_it_is_for() -> None:
+def test_no_exception_is_stale() -> None:
     stale = {
         (name, place)
         for name, places in NO_RESULTS.items()
@@ -87,12 +87,12 @@ def test_no_exception_outlives_what_it_is_for() -> None:
         "path.open(mode='a').write(found)",
     ],
 )
-def test_a_script_that_writes_by_itself_is_seen(line: str) -> None:
+def test_direct_writes_are_detected(line: str) -> None:
     assert list(writes(line))
 
 
 @pytest.mark.parametrize("line", ["path.read_text()", "open(path)", "path.open('rb')", "keep_results(path, found)"])
-def test_a_script_that_reads_is_left_alone(line: str) -> None:
+def test_reads_do_not_count_as_writes(line: str) -> None:
     assert not list(writes(line))
 
 
@@ -108,7 +108,7 @@ def kept(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_results_file_says_where_it_comes_from(writer: ModuleType, tmp_path: Path) -> None:
+def test_a_results_file_records_its_provenance(writer: ModuleType, tmp_path: Path) -> None:
     writer.keep_results(tmp_path / "new" / "r.json", {"rows": [1]}, seeds={"graphs": 7}, rivals=["no-such-package"])
     found = kept(tmp_path / "new" / "r.json")
     assert list(found) == ["command", "machine", "versions", "digest", "provenance", "rows"]
@@ -122,7 +122,7 @@ def test_a_results_file_says_where_it_comes_from(writer: ModuleType, tmp_path: P
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["r.json"]
 
 
-def test_lines_hold_the_same(writer: ModuleType, tmp_path: Path) -> None:
+def test_results_in_lines_have_the_same_content(writer: ModuleType, tmp_path: Path) -> None:
     content = {"about": {"a": 1}, "rows": [[1, 2], [3]], "none": [], "nothing": {}, "number": 2.5}
     for in_lines in (False, True):
         writer.keep_results(tmp_path / f"{in_lines}.json", content, in_lines=in_lines)
@@ -131,7 +131,7 @@ def test_lines_hold_the_same(writer: ModuleType, tmp_path: Path) -> None:
     assert "\n [1, 2],\n [3]]" in (tmp_path / "True.json").read_text()
 
 
-def test_calls_that_add_to_a_file_are_all_told(writer: ModuleType, tmp_path: Path) -> None:
+def test_a_resumed_file_lists_each_distinct_earlier_call_once(writer: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     for word in ("a", "a", "b", "c", "c"):
         writer.keep_results(path, {"versions": {"own": "1"}}, command=["python", word], goes_on=True)
@@ -141,7 +141,7 @@ def test_calls_that_add_to_a_file_are_all_told(writer: ModuleType, tmp_path: Pat
     assert all("provenance" in each for each in found["earlier"])
 
 
-def test_of_a_file_without_provenance_is_told_what_it_says(writer: ModuleType, tmp_path: Path) -> None:
+def test_earlier_results_without_provenance_keep_their_versions(writer: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"versions": {"onnx": "1.0"}, "rows": [1]}))
     for _ in range(2):
@@ -149,13 +149,13 @@ def test_of_a_file_without_provenance_is_told_what_it_says(writer: ModuleType, t
     assert kept(path)["earlier"] == [{"versions": {"onnx": "1.0"}}]
 
 
-def test_a_file_that_is_written_anew_tells_of_no_other_call(writer: ModuleType, tmp_path: Path) -> None:
+def test_an_overwritten_file_lists_no_earlier_calls(writer: ModuleType, tmp_path: Path) -> None:
     for word in "ab":
         writer.keep_results(tmp_path / "r.json", {}, command=["python", word])
     assert "earlier" not in kept(tmp_path / "r.json")
 
 
-def test_results_of_another_machine_version_or_product_are_not_gone_on_with(
+def test_results_of_another_machine_version_or_product_are_not_resumed(
     writer: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.json"

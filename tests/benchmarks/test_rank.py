@@ -1,4 +1,4 @@
-"""Orders of networks are held against the latencies of whole models, and the page says what the raw samples say."""
+"""Orders of networks are compared with the latencies of whole models, and tables with raw samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rank(script: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def variant(number: int, slowness: float = 1.0) -> dict[str, Any]:
-    """A network whose latency as it ships grows with its number, and whose FLOPs shrink with it."""
+    """A network whose shipped latency grows with its number, and whose FLOPs shrink with it."""
     one_pass = {
         "shipped": [slowness * (10.0 + number)] * 3, "sequential": [slowness * (20.0 + number)] * 3,
         "yardstick": [slowness * 700.0] * 3, "reference_us": 700.0,
@@ -40,7 +40,7 @@ def variant(number: int, slowness: float = 1.0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_tau_is_of_the_pairs_that_neither_order_has_as_equal(rank: ModuleType) -> None:
+def test_tau_ignores_pairs_with_a_tie(rank: ModuleType) -> None:
     @given(VALUES)
     def check(pairs: list[tuple[int, int]]) -> None:
         both = [((a, b), other) for place, (a, b) in enumerate(pairs) for other in pairs[:place]]
@@ -51,7 +51,7 @@ def test_tau_is_of_the_pairs_that_neither_order_has_as_equal(rank: ModuleType) -
     check()
 
 
-def test_an_interval_of_tau_is_the_same_at_each_call_and_narrower_with_more_networks(rank: ModuleType) -> None:
+def test_the_interval_of_tau_is_reproducible_and_narrows_with_more_networks(rank: ModuleType) -> None:
     draw = Random(0)
     values = [draw.random() for _ in range(80)]
     truth = [value + draw.random() for value in values]
@@ -62,7 +62,7 @@ def test_an_interval_of_tau_is_the_same_at_each_call_and_narrower_with_more_netw
 
 
 @pytest.mark.slow
-def test_a_table_has_the_order_of_the_truth_and_the_other_way_round(rank: ModuleType) -> None:
+def test_tau_is_one_for_the_true_order_and_minus_one_for_its_reverse(rank: ModuleType) -> None:
     headers, rows = rank.orders_table({str(number): variant(number) for number in range(10)})
     found = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
     assert found["FLOPs"]["tau with what ships"] == "-1.00 (-1.00 to -1.00)"
@@ -73,13 +73,13 @@ def test_a_table_has_the_order_of_the_truth_and_the_other_way_round(rank: Module
     assert found["sequential latency"]["less that of the sum of stages"] == "0.00 to 0.00"
 
 
-def test_the_truth_does_not_depend_on_how_fast_the_machine_was(rank: ModuleType) -> None:
+def test_shipped_latencies_do_not_depend_on_the_speed_of_the_machine(rank: ModuleType) -> None:
     assert rank.shipped_us(variant(3, slowness=1.5)) == pytest.approx(13.0)
     assert rank.first_us(variant(3, slowness=1.5)) == pytest.approx(19.5)
     assert rank.first_us({**variant(3), "shipped": "reference"}) == 50.0
 
 
-def test_passes_go_over_all_networks_that_have_fewer(rank: ModuleType) -> None:
+def test_networks_with_fewer_passes_are_measured_first(rank: ModuleType) -> None:
     variants = {"mnasnet-0": variant(0), "mnasnet-1": {**variant(1), "passes": []}}
     assert rank.passes_left(variants, 2) == [1, 1]
     assert rank.passes_left(variants, 3) == [1, 1, 0, 1]
@@ -87,7 +87,7 @@ def test_passes_go_over_all_networks_that_have_fewer(rank: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_pass_measures_what_ships_beside_the_yardstick(rank: ModuleType, tmp_path: Path) -> None:
+def test_a_pass_measures_the_shipped_schedule_and_the_calibration_kernel(rank: ModuleType, tmp_path: Path) -> None:
     found = rank.Bench(32, rank.OptimizeSettings("cpu", 1, "sequential", profile_db=tmp_path / "p.db"))
     model = found.model(0)
     document = rank.ScheduleDocument(
@@ -106,14 +106,14 @@ def test_a_pass_measures_what_ships_beside_the_yardstick(rank: ModuleType, tmp_p
     assert one["reference_us"] == 700.0
 
 
-def test_seconds_are_medians_of_networks_in_a_row(rank: ModuleType) -> None:
+def test_seconds_are_medians_over_consecutive_networks(rank: ModuleType) -> None:
     _, rows = rank.seconds_table({str(number): variant(number) for number in range(25)})
     assert rows[0] == ("1 to 20", "76%", "30", "2.0 s", "4.0 s", "iosched 20")
     assert rows[1][0] == "21 to 25"
 
 
 @pytest.mark.slow
-def test_a_call_goes_on_where_the_one_before_ended(
+def test_a_call_resumes_where_the_previous_one_ended(
     rank: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[tuple[str, int]] = []

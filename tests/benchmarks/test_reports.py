@@ -1,4 +1,4 @@
-"""The generated parts of the reports and the README are those of the committed results."""
+"""The generated parts of the reports and the README match the committed results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report(script: Callable[[str], ModuleType]) -> ModuleType:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_what_the_results_say(report: ModuleType, page: str) -> None:
+def test_generated_parts_match_the_results(report: ModuleType, page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert text == report.generated(text), "stale: run  python benchmarks/report.py"
 
@@ -48,7 +48,7 @@ def test_the_results_of_each_page_are_listed_with_their_origin(report: ModuleTyp
     assert {page for page, _ in rows} <= {path.name for path in report.PAGES}
 
 
-def test_no_foreign_model_is_run_wrongly() -> None:
+def test_no_foreign_model_has_wrong_outputs() -> None:
     models = json.loads((ROOT / "benchmarks" / "results" / "foreign-models.json").read_text())["models"]
     plans = [(row["file"], plan) for row in models for plan in row.get("plans", {}).values()]
     assert len(plans) > 200
@@ -56,7 +56,7 @@ def test_no_foreign_model_is_run_wrongly() -> None:
     assert [file for file, plan in differing if plan.get("cause") != "rounding"] == []
 
 
-def test_comments_and_docstrings_do_not_make_another_version(
+def test_comments_and_docstrings_do_not_change_the_product_digest(
     script: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
     code = script("results_files")._code

@@ -1,4 +1,4 @@
-"""The results on damaged files and failing machines are what the report promises."""
+"""The results on damaged files and failing machines keep the promises of the report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def results(name: str) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "cases"), [("models", 10_000), ("schedules", 2_000), ("stores", 500)])
-def test_all_cases_were_run_and_none_broke_a_rule(kind: str, cases: int) -> None:
+def test_all_fuzz_cases_ran_without_a_fault(kind: str, cases: int) -> None:
     found = results("fuzz")["kinds"][kind]
     assert found["done"] >= cases
     assert found["faults"] == []
 
 
-def test_no_fault_broke_a_rule() -> None:
+def test_injected_faults_broke_no_rule() -> None:
     kinds = results("faults")["kinds"]
     assert all(kinds[kind]["faults"] == {} for kind in ("memory", "disk", "threads", "clocks"))
     assert kinds["disk"]["mounted"]["faults"] == {}
@@ -33,14 +33,14 @@ def test_no_fault_broke_a_rule() -> None:
     assert kinds["amid"]["kills"] >= 200
 
 
-def test_memory_was_flat_and_results_right() -> None:
+def test_memory_was_flat_and_results_were_correct() -> None:
     soak = results("soak")
     assert (soak["runs"]["number"], soak["loads"]["number"]) == (100_000, 1_000)
     assert soak["runs"]["wrong"] == soak["at_once"]["wrong"] == 0
     assert soak["runs"]["grown_kib_after_a_tenth"] < 1024
 
 
-def test_all_that_onnxruntime_runs_is_accounted_for() -> None:
+def test_every_case_that_onnxruntime_runs_is_accounted_for() -> None:
     suite = results("onnx-backend")
     assert sum(suite["here"].values()) == suite["onnxruntime_runs"]
     assert sum(suite["left_out"].values()) == suite["cases"] - suite["onnxruntime_runs"]

@@ -1,4 +1,4 @@
-"""How well a few kernels tell what others take, where it is known how far they all lie off."""
+"""How well a few kernels predict others whose errors are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def drawn(module: ModuleType, convolutions: float, products: float):
     return module.Series(kinds, off)
 
 
-def test_kernels_that_all_lie_off_alike_are_told_the_better_the_more_are_given(script) -> None:
+def test_a_shared_error_is_corrected_better_with_more_kernels(script) -> None:
     module = script("scaling")
     one, many = (module.errors([drawn(module, 1.5, 1.5)], count) for count in (1, 24))
     assert set(one) == {*WAYS, f"prior {PRIOR:g}"}
@@ -28,13 +28,13 @@ def test_kernels_that_all_lie_off_alike_are_told_the_better_the_more_are_given(s
         assert 0 < many[name]["kernel"] < one[name]["kernel"] < one["not scaled"]["kernel"]
 
 
-def test_kinds_that_lie_off_differently_want_factors_of_their_own(script) -> None:
+def test_kinds_with_different_errors_need_separate_factors(script) -> None:
     module = script("scaling")
     found = module.errors([drawn(module, 1.0, 0.4)], 24)
     assert found[f"prior {PRIOR:g}, by kind"]["kernel"] < 0.3 * found[f"prior {PRIOR:g}"]["kernel"]
 
 
-def test_kernels_of_a_rare_kind_are_drawn_as_often(script) -> None:
+def test_rarity_is_the_number_of_kernels_of_the_kind(script) -> None:
     module = script("scaling")
     one = drawn(module, 1.0, 1.0)
     assert sorted(set(one.rarity.tolist())) == [20.0, 60.0]

@@ -51,7 +51,7 @@ def test_requests_on_one_core_each_wait_as_in_a_queue(
     assert sorted(found["a"]) == pytest.approx(sorted(each * 1e6 for each in by_definition(times_s, cores, run_s)))
 
 
-def test_refused_requests_have_no_end(serving_load: ModuleType) -> None:
+def test_refused_requests_have_infinite_latency(serving_load: ModuleType) -> None:
     policy = ServingPolicy({"a": ModelPolicy(((math.inf, 1),), most_waiting=1)})
     arrivals = [Arrival(0.0, "a")] * 3
     assert serving_load.simulate(policy, 1, arrivals, {"a": {1: 1e6}})["a"] == pytest.approx([1e6, 2e6, math.inf])

@@ -1,4 +1,4 @@
-"""What a rule says of a schedule is read off the sums of its stages after other sweeps."""
+"""The prediction of a rule for a schedule is read off the sums of its stages after other cache flushes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def schedule(whole: float, **sums: float) -> dict[str, Any]:
 
 
 def model(weights_nbytes: int) -> dict[str, Any]:
-    """The sequential schedule's stages take 100 us as a whole, the found one's 50 us whatever is swept."""
+    """The sequential schedule takes 100 us as a whole, the one found 50 us after any cache flush."""
     sequential, found = schedule(100.0, qm4=90.0, q0=120.0, q4=160.0), schedule(50.0, qm4=50.0, q0=50.0)
     schedules = {"sequential": sequential, "found": found}
     return {"weights_nbytes": weights_nbytes, "own_cache_nbytes": 4 * MIB, "schedules": schedules}
 
 
-def test_a_sum_is_read_off_between_those_that_were_measured(sweeps: ModuleType) -> None:
+def test_sums_between_measured_ones_are_interpolated(sweeps: ModuleType) -> None:
     sums = {"-4": 90.0, "0": 120.0, "4": 160.0}
     assert [sweeps.sum_at(sums, place) for place in (-9, -4, -2, 0, 1, 4, 9)] == [90, 90, 105, 120, 130, 160, 160]
 
 
-def test_the_error_of_a_rule_is_that_of_what_it_sweeps(sweeps: ModuleType) -> None:
+def test_the_error_of_a_rule_is_that_of_its_flush_size(sweeps: ModuleType) -> None:
     one = model(3 * MIB)
     assert sweeps.errors(one, lambda weights, own: weights) == pytest.approx({"sequential": math.log(1.2), "found": 0})
     found = sweeps.errors(one, lambda weights, own: weights / 2)
     assert found == pytest.approx({"sequential": math.log(0.9), "found": 0})
 
 
-def test_rules_are_compared_by_size_and_by_what_they_say_of_the_found_schedule(sweeps: ModuleType) -> None:
+def test_rules_are_compared_by_model_size_and_by_the_speedup_they_predict(sweeps: ModuleType) -> None:
     headers, rows = sweeps.rules_table({"small": model(4 * MIB), "large": model(16 * MIB)})
     exact = dict(zip(headers, rows[0], strict=True))
     assert exact["flushed"] == "as many bytes as the weights"
@@ -50,7 +50,7 @@ def test_rules_are_compared_by_size_and_by_what_they_say_of_the_found_schedule(s
     assert exact["found / sequential is off"] == f"{math.log(1.2):.1%}"
 
 
-def test_no_more_is_swept_than_ever_is(sweeps: ModuleType) -> None:
+def test_flush_sizes_stay_within_the_largest_flush(sweeps: ModuleType) -> None:
     assert sweeps.sweeps(MIB)[0] == MIB
     assert sweeps.sweeps(MIB)[-4] == MIB // 2
     assert max(sweeps.sweeps(1 << 40)) == 0

@@ -1,4 +1,4 @@
-"""The table of images a second is what its script makes of the raw samples."""
+"""The throughput table that its script makes from the raw samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def way(*samples_us: float) -> dict[str, object]:
     return {"samples_us": samples_us, "images_per_s": 1e6 / sorted(samples_us)[len(samples_us) // 2]}
 
 
-def test_the_best_way_of_ours_stands_beside_the_better_rival_round_by_round(table: ModuleType) -> None:
+def test_our_best_configuration_is_compared_with_the_better_baseline_by_round(table: ModuleType) -> None:
     ways = {
         "onnxruntime, one session": way(100, 200, 400, 100, 200, 400, 200),
         "onnxruntime, 2 teams": way(90, 180, 360, 90, 180, 360, 180),
@@ -35,7 +35,7 @@ def test_without_openvino_its_cell_is_empty(table: ModuleType) -> None:
     assert rows == [["x", "1", "5000.0", "", "10000.0", "one", "2.00 (2.00 to 2.00)"]]
 
 
-def test_networks_come_in_the_order_of_the_other_page(table: ModuleType) -> None:
+def test_networks_are_listed_in_the_order_of_the_latency_page(table: ModuleType) -> None:
     ways = {"onnxruntime": way(*[2] * 7), "iosched": way(*[1] * 7)}
     models = [(name, size) for name in ("b", "nasnet_a", "squeezenet") for size in (8, 1)]
     rows = [{"model": name, "batch_size": size, "ways": ways} for name, size in models]

@@ -1,4 +1,4 @@
-"""What `.ci/release.py` refuses to release, and what it writes."""
+"""Trees that `.ci/release.py` refuses to release, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_clean_tree_with_a_section_for_its_version_is_released(release: Module
 
 
 @pytest.mark.parametrize("file", ["CHANGELOG.md", "new.py"])
-def test_what_is_not_committed_is_not_released(release: ModuleType, tree: Path, file: str) -> None:
+def test_uncommitted_changes_are_refused(release: ModuleType, tree: Path, file: str) -> None:
     (tree / file).write_text("new\n")
     with pytest.raises(release.RefusedError, match=rf"not clean:\n.*{file}"):
         release.check(tree)
@@ -63,21 +63,21 @@ def test_what_is_not_committed_is_not_released(release: ModuleType, tree: Path, 
     ],
     ids=["of another version", "not dated", "empty"],
 )
-def test_the_changelog_has_to_tell_of_the_version(release: ModuleType, tree: Path, log: str) -> None:
+def test_the_changelog_must_have_a_dated_section_for_the_version(release: ModuleType, tree: Path, log: str) -> None:
     (tree / "CHANGELOG.md").write_text(log)
     git(tree, "commit", "-qam", "Change the log")
     with pytest.raises(release.RefusedError, match=r"no dated section \[0.1.0\]"):
         release.check(tree)
 
 
-def test_a_version_is_released_once(release: ModuleType, tree: Path) -> None:
+def test_a_version_is_released_only_once(release: ModuleType, tree: Path) -> None:
     git(tree, "tag", "v0.1.0")
     git(tree, "commit", "-q", "--allow-empty", "-m", "More")
     with pytest.raises(release.RefusedError, match=r"v0\.1\.0 is another commit"):
         release.check(tree)
 
 
-def test_a_new_version_is_written_where_it_stands_and_dates_what_was_unreleased(
+def test_a_bump_replaces_the_version_in_pyproject_and_dates_the_unreleased_changes(
     release: ModuleType, tree: Path
 ) -> None:
     release.bump(tree, "0.2.0", "2026-03-04")
@@ -88,7 +88,7 @@ def test_a_new_version_is_written_where_it_stands_and_dates_what_was_unreleased(
 
 
 @pytest.mark.parametrize(("version", "why"), [("2", "no version"), ("v0.2.0", "no version"), ("0.1.0", "already")])
-def test_a_version_that_is_none_or_was_there_is_refused(
+def test_an_invalid_or_already_released_version_is_refused(
     release: ModuleType, tree: Path, version: str, why: str
 ) -> None:
     with pytest.raises(release.RefusedError, match=why):
@@ -96,7 +96,7 @@ def test_a_version_that_is_none_or_was_there_is_refused(
     assert (tree / "CHANGELOG.md").read_text() == LOG
 
 
-def test_a_version_that_is_written_in_another_way_is_not_passed_over(release: ModuleType, tree: Path) -> None:
+def test_an_unexpected_spelling_of_the_version_is_refused(release: ModuleType, tree: Path) -> None:
     project = PROJECT.replace('version = "0.1.0"', "version = '0.1.0'", 1)
     (tree / "pyproject.toml").write_text(project)
     with pytest.raises(release.RefusedError, match=r'does not say  version = "0\.1\.0"'):
@@ -111,7 +111,7 @@ def test_this_repository_has_its_version_in_one_place(release: ModuleType) -> No
     assert "## [Unreleased]\n" in (TOP / "CHANGELOG.md").read_text()
 
 
-def test_an_sdist_says_neither_who_built_it_nor_when(release: ModuleType, tmp_path: Path) -> None:
+def test_an_sdist_does_not_depend_on_its_builder_or_build_time(release: ModuleType, tmp_path: Path) -> None:
     first, second = (
         packed(tmp_path / "1.tar.gz", ["a/b", "a/c"], 1, "ann"),
         packed(tmp_path / "2.tar.gz", ["a/c", "a/b"], 2, "bob"),

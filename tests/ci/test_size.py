@@ -1,4 +1,4 @@
-"""What `.ci/size` counts, and when it fails."""
+"""Counts and limits of `.ci/size`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def size() -> ModuleType:
     return module
 
 
-def test_lines_of_python_are_those_with_code(size: ModuleType) -> None:
+def test_python_lines_are_counted_without_comments_and_docstrings(size: ModuleType) -> None:
     assert size.code_lines("a.py", CODE) == ["x = (", "    1,  # another", ")", "def f():", '    return "text"']
 
 
@@ -43,7 +43,7 @@ def test_lines_of_python_are_those_with_code(size: ModuleType) -> None:
     ("name", "text", "lines"),
     [("a.cpp", "// no\n/* no\n no */\nint a;\n\n", ["int a;"]), ("a.toml", "# no\n\na = 1\n", ["a = 1"])],
 )
-def test_lines_of_other_files_are_neither_empty_nor_comments(
+def test_empty_lines_and_comments_of_other_files_are_not_counted(
     size: ModuleType, name: str, text: str, lines: list[str]
 ) -> None:
     assert size.code_lines(name, text) == lines
@@ -68,7 +68,7 @@ def test_each_file_counts_in_one_row(size: ModuleType) -> None:
     }
 
 
-def test_every_tracked_text_is_counted_or_named_as_neither_executed_nor_shipped(size: ModuleType) -> None:
+def test_every_tracked_text_file_is_counted_or_a_known_exception(size: ModuleType) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=TOP, check=True, capture_output=True, text=True).stdout.split("\n")
     left_out = {name for name in listed if name and size.row_of(name) is None}
     assert {name for name in left_out if not name.startswith("benchmarks/results/")} <= {
@@ -89,7 +89,7 @@ def test_every_tracked_text_is_counted_or_named_as_neither_executed_nor_shipped(
         ({}, ["product: 5 code, .ci/size.toml has no limit", "product: 10.0 chars, .ci/size.toml has no limit"]),
     ],
 )
-def test_what_is_above_its_limit_or_has_none_is_named(
+def test_sizes_above_their_limit_or_without_one_are_reported(
     size: ModuleType, limits: dict[str, dict[str, float]], said: list[str]
 ) -> None:
     assert size.above({"product": {"code": 5, "chars": 10.0}, "  cli": {"code": 5}}, limits) == said

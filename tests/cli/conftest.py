@@ -24,13 +24,13 @@ Invoke = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the driver of this machine says of its GPUs is left out."""
+    """Hides the GPUs that the driver of this machine reports."""
     standin_driver.none(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
 def _tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every table that a command prints in these tests is drawn on terminals of all widths, too, and loses nothing."""
+    """Redraws every table that a command prints on terminals of all widths, and checks that no text is lost."""
     found: list[tuple[str | None, partial[Any]]] = []
     show = tables._show
 
@@ -48,7 +48,7 @@ def _tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def cells_of(drawn_on: partial[Any]) -> Iterator[str]:
-    """The cells of what `tables` draws: of pairs, or of headers and rows; nothing of a column that is empty."""
+    """The cells of a table of pairs, or of headers and rows; empty columns are skipped."""
     *headers, rows = drawn_on.args
     for number, header in enumerate(*headers) if headers else ():
         if any(row[number] for row in rows):
@@ -58,7 +58,7 @@ def cells_of(drawn_on: partial[Any]) -> Iterator[str]:
 
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder, and a profile database of its own."""
+    """An empty working folder, with a separate profile database."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -86,7 +86,7 @@ def model(workdir: Path) -> Path:
 
 @pytest.fixture
 def complains() -> Callable[..., str]:
-    """Asserts that a command was refused the way people are told about it; returns what stood on stderr."""
+    """Asserts that a command failed with this exit code and a short message; returns its stderr."""
 
     def check(result: Result, code: int, *words: str) -> str:
         assert result.exit_code == code, (result.stderr, result.exception)
@@ -103,5 +103,5 @@ def complains() -> Callable[..., str]:
 
 @pytest.fixture
 def in_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`optimize` plans for kernels launched one by one, which only Python asks for."""
+    """Makes `optimize` plan for kernels launched one by one, which only the Python API offers."""
     monkeypatch.setattr("iosched.jobs.settings.OptimizeSettings", partial(OptimizeSettings, launch="streams"))

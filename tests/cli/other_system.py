@@ -1,10 +1,10 @@
-"""A script that stands for a Python on macOS or Windows: it lacks what these lack, and then runs iosched.
+"""A script that imitates Python on macOS or Windows: it removes what they do not have, then runs iosched.
 
     python other_system.py SYSTEM MODEL
 
-SYSTEM is as `platform.system` says it, "Darwin" or "Windows". Writes, as JSON, which modules of iosched cannot be
-imported, and exit code and texts of commands on MODEL. What the standard library and packages do on these systems by
-other means is loaded before anything is taken away.
+SYSTEM is a value of `platform.system`, "Darwin" or "Windows". Writes, as JSON, the modules of iosched that cannot be
+imported, and the exit codes and output of commands on MODEL. Modules of the standard library and of packages that use
+other means on these systems are imported before anything is removed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LOADED_BEFORE = (
     *("click.shell_completion", "click.testing", "msgspec", "numpy.random", "onnx", "onnxruntime", "optuna"),
     *("platformdirs", "rich.console", "rich.live", "rich.progress", "rich.table"),
 )
-_ON_LINUX_ALONE = ("sched_getaffinity", "sched_setaffinity", "pidfd_open", "memfd_create", "eventfd", "posix_fadvise")
+_ON_LINUX_ONLY = ("sched_getaffinity", "sched_setaffinity", "pidfd_open", "memfd_create", "eventfd", "posix_fadvise")
 _ON_UNIX = (
     *("getuid", "geteuid", "getgid", "fork", "killpg", "setsid", "getpgid", "setpgid", "getloadavg", "uname"),
     *("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "nice", "mkfifo", "waitid", "sysconf"),
     *("register_at_fork", "chown", "fchmod"),
 )
-_SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
-_MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
+_UNIX_SIGNALS = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
+_UNIX_MODULES = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
 _NEEDING_MORE = (
     "iosched.jobs.pool.ray.actor",
     "iosched.jobs.pool.ray.child",
@@ -45,29 +45,29 @@ _NEEDING_MORE = (
 
 class _Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if fullname in _MODULES_OF_UNIX:
+        if fullname in _UNIX_MODULES:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def become(system: str) -> None:
+def imitate(system: str) -> None:
     for name in _LOADED_BEFORE:
         importlib.import_module(name)
     sysconfig.get_config_vars()
-    _take_away(os, _ON_LINUX_ALONE)
-    _take_away(signal, ("pidfd_send_signal",))
+    _remove(os, _ON_LINUX_ONLY)
+    _remove(signal, ("pidfd_send_signal",))
     if system == "Windows":
-        _take_away(os, _ON_UNIX)
+        _remove(os, _ON_UNIX)
         os.supports_dir_fd.clear()
-        _take_away(signal, _SIGNALS_OF_UNIX)
-        _take_away(socket, ("AF_UNIX",))
-        for name in _MODULES_OF_UNIX:
+        _remove(signal, _UNIX_SIGNALS)
+        _remove(socket, ("AF_UNIX",))
+        for name in _UNIX_MODULES:
             sys.modules.pop(name, None)
         sys.meta_path.insert(0, _Missing())
     sys.platform = {"Darwin": "darwin", "Windows": "win32"}[system]
     platform.system = lambda: system
 
 
-def _take_away(module: ModuleType, names: Sequence[str]) -> None:
+def _remove(module: ModuleType, names: Sequence[str]) -> None:
     for name in names:
         if hasattr(module, name):
             delattr(module, name)
@@ -96,7 +96,7 @@ def called(*words: str) -> tuple[int, str, str]:
 
 def main() -> None:
     system, model = sys.argv[1:]
-    become(system)
+    imitate(system)
     planned = ("optimize", model, "--device", "v100", "-o", "planned.onnx", "--schedule", "planned.json")
     commands = (
         *(("--help",), ("--version",), ("zoo", "list"), ("devices",), ("doctor",), ("inspect", model), planned),

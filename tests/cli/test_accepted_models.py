@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs are optimized and ranked, and our own plan of them computes the same."""
+"""Models that onnxruntime runs are optimized and ranked, and iosched's plans for them compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of a GPU that is attached while packages for it are missing: which extra it needs."""
+"""Messages about an attached GPU whose packages are missing: they name the extra that it needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown(invoke) -> tuple[dict[str, Any], str]:
     return facts, " ".join(invoke("devices").stdout.split())
 
 
-def test_a_v100_is_planned_for_on_paper_with_a_line_that_says_what_would_measure_it(
+def test_a_v100_without_packages_is_simulated_with_a_note_on_the_extra_it_needs(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
@@ -52,14 +52,14 @@ def test_a_v100_is_planned_for_on_paper_with_a_line_that_says_what_would_measure
     assert ATTACHED in invoke("matrix", model, "--device", "v100,k80").stderr.splitlines()
 
 
-def test_nothing_is_said_of_gpus_that_were_not_asked_for(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_were_not_requested_are_not_mentioned(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
     for device in ("h100", "cpu"):
         done = invoke("optimize", model, "--device", device, "--dry-run")
         assert (done.exit_code, done.stderr) == (0, ""), device
 
 
-def test_a_cpu_is_taken_with_a_word_on_the_gpu_that_would_have_been(
+def test_auto_chooses_the_cpu_and_names_the_gpu_that_cannot_be_used(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
@@ -74,7 +74,7 @@ def test_nothing_runs_on_it(invoke, complains, model: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("command", ["optimize", "run", "bench"])
-def test_asked_for_as_cuda_it_is_an_error_with_the_same_way_out(
+def test_device_cuda_without_packages_is_an_error_that_names_the_extra(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
@@ -83,7 +83,7 @@ def test_asked_for_as_cuda_it_is_an_error_with_the_same_way_out(
     complains(invoke(command, model, "--device", "cuda:1", "-q"), 3, "run in a clone of iosched: pip install '.[cuda]'")
 
 
-def test_asked_for_with_packages_of_cuda_13_it_needs_those_of_cuda_12(
+def test_a_v100_with_cuda_13_packages_needs_those_of_cuda_12(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
@@ -115,7 +115,7 @@ def test_with_packages_of_cuda_12_a_v100_can_be_used(invoke, monkeypatch: pytest
         ((7, 0), 91100, 12090, "cuDNN 9.11.0 has no code for GPU 0 (compute capability 7.0)"),
     ],
 )
-def test_another_cudnn_in_the_same_files_is_refused(
+def test_a_cudnn_that_does_not_suit_cupy_or_the_gpu_is_refused(
     invoke,
     complains,
     model: Path,
@@ -142,7 +142,7 @@ def test_a_new_cudnn_runs_on_newer_gpus(monkeypatch: pytest.MonkeyPatch) -> None
     assert usable_names() == ("GPU 0", "GPU 1")
 
 
-def test_what_has_all_packages_and_cannot_be_used_is_explained_by_devices(
+def test_a_gpu_that_fails_despite_all_packages_is_explained_by_devices(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
@@ -164,7 +164,7 @@ def test_what_has_all_packages_and_cannot_be_used_is_explained_by_devices(
         (["Tesla K80:37"], 11040, None, "Tesla K80: compute capability 3.7 is not supported"),
     ],
 )
-def test_devices_say_which_extra_the_gpu_and_the_driver_need(
+def test_devices_names_the_extra_that_gpu_and_driver_need(
     invoke, monkeypatch: pytest.MonkeyPatch, gpus: list[str], cuda: int, extra: str | None, words: str
 ) -> None:
     standin_driver.install(monkeypatch, *gpus, cuda=cuda)
@@ -177,7 +177,7 @@ def test_devices_say_which_extra_the_gpu_and_the_driver_need(
     assert ("pip install" in text.partition("cuda")[2]) == (extra is not None)
 
 
-def test_an_extra_that_is_installed_and_does_is_not_to_be_exchanged(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_extra_that_suits_the_gpu_is_kept(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_driver.install(monkeypatch, "NVIDIA L4:89")
     installed(monkeypatch, *EXTRAS[1].packages)
     facts, text = shown(invoke)
@@ -188,18 +188,18 @@ def test_an_extra_that_is_installed_and_does_is_not_to_be_exchanged(invoke, monk
 @pytest.mark.parametrize(
     ("status", "words"), [(803, "cannot start the driver: system has unsupported"), (100, "finds no GPU")]
 )
-def test_devices_say_what_the_driver_says(invoke, monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
+def test_devices_reports_errors_of_the_driver(invoke, monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70", status=status)
     facts, text = shown(invoke)
     assert (facts["names"], facts["extra"]) == ([], None)
     assert words in text
-    monkeypatch.setattr(cuda_facts, "gpu_names", lambda: [V100])  # its files know of the GPU
+    monkeypatch.setattr(cuda_facts, "gpu_names", lambda: [V100])  # its files list the GPU
     facts, text = shown(invoke)
     assert (facts["names"], facts["extra"]) == ([V100], "cuda12")
     assert words in text
 
 
-def test_a_driver_that_does_not_load_is_told(
+def test_a_driver_that_does_not_load_is_reported(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = tmp_path / "libcuda.so.1"
@@ -209,7 +209,7 @@ def test_a_driver_that_does_not_load_is_told(
     complains(invoke("optimize", model, "--device", "cuda"), 3, "CuPy is not installed", "cannot load the driver")
 
 
-def test_a_machine_without_a_driver_lacks_nothing_but_a_gpu(invoke) -> None:
+def test_a_machine_without_a_driver_has_no_problems(invoke) -> None:
     facts, text = shown(invoke)
     assert (facts["driver_cuda"], facts["extra"], facts["problems"]) == (None, None, [])
     assert "with a GPU, run in a clone of iosched: pip install '.[cuda]'" in text

@@ -1,4 +1,4 @@
-"""Files that are no models: exit 2, at most five lines that name the cause, nothing written."""
+"""Files that are not models: exit 2, at most five lines that name the cause, nothing written."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_bad_file_is_refused(invoke, complains, workdir: Path, command: str, k
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", ["empty", "text", "truncated"])
-def test_the_same_through_a_pipe(invoke, complains, workdir: Path, command: str, kind: str) -> None:
+def test_a_bad_model_from_a_pipe_is_refused(invoke, complains, workdir: Path, command: str, kind: str) -> None:
     complains(invoke(command, "-", stdin=BAD[kind]), 2)
     assert list(workdir.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "show"])
-def test_a_folder_or_nothing_is_refused(invoke, complains, workdir: Path, command: str) -> None:
+def test_a_folder_or_a_missing_file_is_refused(invoke, complains, workdir: Path, command: str) -> None:
     (workdir / "folder").mkdir()
     complains(invoke(command, "folder"), 2, "folder")
     complains(invoke(command, "no-such-file.onnx"), 2, "no-such-file.onnx")
@@ -98,7 +98,7 @@ def test_an_unbound_dimension_names_the_option(invoke, complains, workdir: Path)
 
 
 @pytest.mark.parametrize("command", ["optimize", "run", "bench"])
-def test_a_size_that_no_memory_holds_is_refused_before_memory_is_taken(
+def test_a_batch_size_too_large_for_memory_is_refused_but_can_be_inspected(
     invoke, complains, workdir: Path, command: str
 ) -> None:
     onnx.save(branches("N"), workdir / "large.onnx")
@@ -106,12 +106,12 @@ def test_a_size_that_no_memory_holds_is_refused_before_memory_is_taken(
     assert invoke("inspect", "large.onnx", "--batch-size", 10**9).exit_code == 0
 
 
-def test_a_batch_of_no_images_is_planned_for(invoke, workdir: Path) -> None:
+def test_a_batch_of_size_zero_is_optimized(invoke, workdir: Path) -> None:
     onnx.save(branches(batch=0), workdir / "none.onnx")
     assert invoke("optimize", "none.onnx", "--device", "v100", "-q").exit_code == 0
 
 
-def test_models_of_texts_are_batched_or_refused(invoke, workdir: Path) -> None:
+def test_batching_models_of_strings_is_no_internal_error(invoke, workdir: Path) -> None:
     texts = helper.make_tensor("texts", TensorProto.STRING, [2], [b"a", b"b"])
     nodes = [helper.make_node("Gather", ["texts", "at"], ["picked"]), helper.make_node("Identity", ["picked"], ["y"])]
     given = [helper.make_tensor_value_info("at", TensorProto.INT64, [3])]
@@ -123,7 +123,7 @@ def test_models_of_texts_are_batched_or_refused(invoke, workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "random bytes", "truncated"])
-def test_what_is_no_schedule_is_refused(invoke, complains, model: Path, workdir: Path, kind: str) -> None:
+def test_a_file_that_is_not_a_schedule_is_refused(invoke, complains, model: Path, workdir: Path, kind: str) -> None:
     (workdir / "bad.json").write_bytes(BAD[kind])
     complains(invoke("show", "bad.json"), 2, "bad.json")
     complains(invoke("run", model, "--schedule", "bad.json"), 2, "bad.json")
@@ -132,7 +132,7 @@ def test_what_is_no_schedule_is_refused(invoke, complains, model: Path, workdir:
 @pytest.mark.parametrize(
     "text", ["{", "{}", '{"format": "iosched.schedule", "version": 99}', '{"a": 1} x', "{" * 10_000]
 )
-def test_json_that_is_no_schedule_is_refused(invoke, complains, workdir: Path, text: str) -> None:
+def test_json_that_is_not_a_schedule_is_refused(invoke, complains, workdir: Path, text: str) -> None:
     (workdir / "bad.json").write_text(text)
     complains(invoke("show", "bad.json"), 2, "bad.json")
 

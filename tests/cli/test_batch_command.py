@@ -1,4 +1,4 @@
-"""`iosched batch`: several files become one, which `run` and `show` know the models of; JSON, tables and refusals."""
+"""`iosched batch`: several files become one, whose models `run` and `show` know; JSON, tables and refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_notes_are_not_among_the_results(invoke: Invoke, files: list[str], monke
     assert result.stdout.splitlines()[-1].startswith("Next:  iosched run batch.iosched.onnx")
 
 
-def test_the_schedule_is_called_after_the_file_where_one_is_named(
+def test_only_a_named_output_comes_with_a_schedule_file_of_that_name(
     invoke: Invoke, files: list[str], workdir: Path
 ) -> None:
     for words, written in (((), set()), (("-o", "super.v100.onnx"), {"super.v100.schedule.json"})):
@@ -94,7 +94,7 @@ def test_models_of_another_batch_size_are_compared_and_replaced(invoke: Invoke, 
     assert invoke("run", "newer.onnx", "--against", "a=b.onnx").exit_code == 0
 
 
-def test_a_model_that_another_one_stands_for_fails_the_check(invoke: Invoke, files: list[str]) -> None:
+def test_a_member_that_differs_from_its_original_fails_the_check(invoke: Invoke, files: list[str]) -> None:
     invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
     wrong = invoke("run", "super.onnx", "--against", "a=b.onnx", "--against", "b=b.onnx")
     assert wrong.exit_code == 4
@@ -102,13 +102,13 @@ def test_a_model_that_another_one_stands_for_fails_the_check(invoke: Invoke, fil
     assert "model 'b'" not in wrong.stderr
 
 
-def test_a_file_has_no_model_of_another_name(invoke: Invoke, files: list[str], complains: Callable[..., str]) -> None:
+def test_against_a_wrong_name_is_refused(invoke: Invoke, files: list[str], complains: Callable[..., str]) -> None:
     invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
     complains(invoke("run", "super.onnx", "--against", "z=a.onnx"), 2, "no model 'z'", "it has a, b, c")
     complains(invoke("run", "a.onnx", "--against", "a.onnx", "--against", "b.onnx"), 2, "given twice")
 
 
-def test_json_has_what_scripts_rely_on(invoke: Invoke, files: list[str]) -> None:
+def test_json_has_the_keys_that_scripts_rely_on(invoke: Invoke, files: list[str]) -> None:
     result = invoke("batch", "first=a.onnx", *files[1:], *PAPER, "-o", "super.onnx", "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -127,11 +127,11 @@ def test_json_has_what_scripts_rely_on(invoke: Invoke, files: list[str]) -> None
     (cluster,) = found["clusters"]
     assert cluster["models"] == ["first", "b", "c"]
     assert cluster["estimated_nbytes"] > cluster["memory_nbytes"]["together"]
-    assert cluster["plan_nbytes"] is None  # there is none on paper
+    assert cluster["plan_nbytes"] is None  # a simulated device has none
     assert cluster["rows"] == found["rows"]
 
 
-def test_files_of_a_cluster_that_was_taken_apart_overwrite_no_input(
+def test_files_of_a_split_cluster_overwrite_no_input(
     invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(outputs: object, inputs: object, models: dict[str, object], members: object, *, rtol: float) -> None:
@@ -147,7 +147,7 @@ def test_files_of_a_cluster_that_was_taken_apart_overwrite_no_input(
     assert not (workdir / "super.2.onnx").exists()
 
 
-def test_models_that_do_not_fit_are_written_apart(
+def test_models_that_do_not_fit_in_memory_are_written_to_separate_files(
     invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str]
 ) -> None:
     limit = ("--memory", "12kB")
@@ -162,7 +162,7 @@ def test_models_that_do_not_fit_are_written_apart(
     complains(invoke("batch", *files, *PAPER, "--memory", "1kB", "-o", "super.onnx"), 2, "alone", "--memory")
 
 
-def test_a_dry_run_says_what_comes_together_and_writes_nothing(invoke: Invoke, files: list[str], workdir: Path) -> None:
+def test_a_dry_run_lists_the_clusters_and_writes_nothing(invoke: Invoke, files: list[str], workdir: Path) -> None:
     before = sorted(workdir.iterdir())
     found = json.loads(invoke("batch", *files, *PAPER, "--dry-run", "--json").stdout)
     assert found["clusters"] == [
@@ -214,7 +214,7 @@ def test_dynamic_shapes_are_bound_for_one_model_or_for_all(
     complains(invoke(*words, *shapes, "--input-shape", "z=2x8"), 2, "--input-shape z")
 
 
-def test_names_have_to_tell_models_apart(
+def test_models_need_distinct_names(
     invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str]
 ) -> None:
     (workdir / "other").mkdir()
@@ -234,7 +234,7 @@ def test_memory_is_read_with_its_unit(text: str, nbytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1XB", "1IB", "a lot"])
-def test_what_is_no_memory_is_refused(text: str) -> None:
+def test_text_that_is_not_a_memory_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="16GB"):
         parse_memory(text)
 

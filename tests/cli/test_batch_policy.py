@@ -1,4 +1,4 @@
-"""`iosched batch --requests`: a policy is written, and no model."""
+"""`iosched batch --requests`: it writes a policy, and no model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(workdir: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Replaces measuring by a made-up result; collects the arguments."""
+    """Replaces measuring with a made-up result; collects the arguments."""
     found: list[tuple[Any, ...]] = []
 
     def fake(paths: object, rates: object, *, observer: object, **more: object) -> PolicySearchResult:

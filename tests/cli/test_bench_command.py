@@ -1,4 +1,4 @@
-"""`iosched bench`: rows in turn, JSON, and the chart."""
+"""`iosched bench`: interleaved rows, JSON, and the chart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW_KEYS = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """Replaces measuring by a made-up result; collects the names it was asked for."""
+    """Replaces measuring with a made-up result; collects the names of the requested rows."""
     found: list[tuple[str, ...]] = []
 
     def fake(
@@ -88,7 +88,7 @@ def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
     assert lines[4].endswith("  too few rounds")
 
 
-def test_the_table_says_what_its_rows_are(invoke, model: Path, asked) -> None:
+def test_the_table_explains_its_rows(invoke, model: Path, asked) -> None:
     lines = invoke("bench", model).stdout.splitlines()
     assert lines[5:] == [
         "rows",
@@ -107,7 +107,7 @@ def test_a_baseline_is_a_column_with_intervals(invoke, model: Path, asked) -> No
     assert [row["speedup_over_baseline"] for row in found["rows"]] == [0.8, 0.8, 0.8]
 
 
-def test_a_background_load_stands_in_the_title_and_the_provenance(invoke, complains, model: Path, asked) -> None:
+def test_the_title_and_the_provenance_name_the_background_load(invoke, complains, model: Path, asked) -> None:
     words = ("--background-load", 2)
     assert invoke("bench", model, *words).stdout.startswith("branches, batch 1, Test CPU, background load 2\n")
     assert json.loads(invoke("bench", model, *words, "--json").stdout)["provenance"]["background_load"] == 2
@@ -117,7 +117,7 @@ def test_a_background_load_stands_in_the_title_and_the_provenance(invoke, compla
     assert asked == []
 
 
-def test_what_is_measured_is_said_at_the_start(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_to_measure_are_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         cpu_open, "measure_interleaved", lambda rows, *_: {name: summarize([10.0] * 7) for name in rows}
     )
@@ -186,7 +186,7 @@ def test_wrong_usage_is_refused_before_the_work(invoke, complains, model: Path, 
         (("--with", "onnxruntime-cuda", "--baseline", "onnxruntime-cuda"), 3, "onnxruntime-cuda"),
     ],
 )
-def test_a_baseline_that_is_no_row_is_refused_before_anything_is_measured(
+def test_a_baseline_that_is_not_a_row_is_refused_before_measuring(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, said: str
 ) -> None:
     monkeypatch.setattr(cpu_open, "measure_interleaved", lambda *_: pytest.fail("measured"))
@@ -204,7 +204,7 @@ def test_a_baseline_of_real_measurements(invoke, model: Path) -> None:
     assert rows["greedy"]["speedup_over_baseline"] == pytest.approx(quotient)
 
 
-def test_the_gate_finds_its_row_whatever_is_measured_beside_it(invoke, model: Path, workdir: Path) -> None:
+def test_the_gate_finds_its_row_among_other_measured_rows(invoke, model: Path, workdir: Path) -> None:
     assert invoke("optimize", model, "--strategy", "greedy", "--threads", 1).exit_code == 0
     for name in ("before", "now"):
         words = ("--with", "onnxruntime", "--rounds", 6, "--threads", 1, "--json")

@@ -32,7 +32,7 @@ def files(workdir: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], LoadSettings]]:
-    """Replaces measuring by a made-up result; collects the models' names and the settings."""
+    """Replaces measuring with a made-up result; collects the models' names and the settings."""
     found: list[tuple[list[str], LoadSettings]] = []
 
     def fake(models: dict[str, Any], settings: LoadSettings, observer: object) -> LoadResult:
@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], LoadSettings
     return found
 
 
-def test_rates_and_deadlines_are_for_all_or_by_name(invoke, files, asked) -> None:
+def test_rates_and_deadlines_apply_to_all_models_or_to_named_ones(invoke, files, asked) -> None:
     words = ("bench", *files, "--requests", "20/s,b=5/s", "--deadline", "a=50ms,b=1s", "--duration", 7)
     assert invoke(*words, "--with", "onnxruntime", "--threads", 1).exit_code == 0
     assert asked == [
@@ -63,7 +63,7 @@ def test_rates_and_deadlines_are_for_all_or_by_name(invoke, files, asked) -> Non
     ]
 
 
-def test_two_files_of_one_stem_have_names(invoke, files, asked) -> None:
+def test_files_with_the_same_stem_get_distinct_names(invoke, files, asked) -> None:
     assert invoke("bench", "a.onnx", "a.onnx", "c=b.onnx", "--requests", "a=1/s,a-2=2/s,c=3/s").exit_code == 0
     assert asked[0][0] == ["a", "a-2", "c"]
 

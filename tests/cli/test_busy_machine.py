@@ -1,4 +1,4 @@
-"""`optimize` beside other work that never ends: the search ends, and every command counts the same stages."""
+"""`optimize` under permanent background load: the search ends, and every command counts the same stages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def optimized(invoke, model: Path, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_beside_work_that_never_ends_a_third_as_many_measurements_are_repeated_at_most(
+def test_under_permanent_load_at_most_a_third_of_the_measurements_are_repeated(
     invoke, fire_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_models(monkeypatch, LATENCIES_US)
@@ -52,7 +52,7 @@ def test_beside_work_that_never_ends_a_third_as_many_measurements_are_repeated_a
 def test_all_commands_count_the_same_stages(
     invoke, fire_file: Path, monkeypatch: pytest.MonkeyPatch, lasting: int
 ) -> None:
-    """Also those that other processes interfered with: they are known, and count with wide intervals."""
+    """Also stages that other processes interfered with: they are known, and count with wide intervals."""
     script_models(monkeypatch, LATENCIES_US)
     latencies_by_stage(monkeypatch, disturb=lambda count: count < lasting)
     first = optimized(invoke, fire_file)["search"]
@@ -68,7 +68,7 @@ def test_all_commands_count_the_same_stages(
     assert f"{first['signatures']} stages" in table
 
 
-def test_a_later_quiet_run_repeats_what_was_disturbed_and_then_nothing(
+def test_later_quiet_runs_repeat_disturbed_measurements_and_then_nothing(
     invoke, fire_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_models(monkeypatch, LATENCIES_US)
@@ -81,7 +81,7 @@ def test_a_later_quiet_run_repeats_what_was_disturbed_and_then_nothing(
     assert optimized(invoke, fire_file)["search"]["measurements"] == 0
 
 
-def test_the_time_that_is_said_follows_from_what_measuring_took_here(
+def test_the_predicted_search_time_follows_earlier_measurements(
     invoke, fire_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = count()

@@ -1,4 +1,4 @@
-"""Standard streams that were closed when the process began stand for /dev/null, and one that never ends is refused."""
+"""Standard streams that are closed at process start act as /dev/null, and an oversized stdin is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iosched.cli.common import source
 
 
 def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """`iosched` in a process of its own that begins with that stream closed."""
+    """Runs `iosched` in a separate process that starts with this stream closed."""
     command = [sys.executable, "-m", "iosched", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=False, preexec_fn=lambda: os.close(number)
@@ -26,13 +26,13 @@ def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:
     [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)],
     ids=["stdin", "stdout", "stderr"],
 )
-def test_a_closed_stream_stops_nothing(model: Path, number: int) -> None:
+def test_optimize_succeeds_with_a_closed_stream(model: Path, number: int) -> None:
     found = ended(
         number, "optimize", str(model), "--threads", "2", "--budget", "0.01", "--profile-db", "p.sqlite", "--json"
     )
     assert (found.returncode, "internal" in found.stderr) == (0, False)
     assert bool(found.stdout) == (number != 1)
-    assert Path("p.sqlite").read_bytes()[:6] == b"SQLite"  # which would have the number of the stream otherwise
+    assert Path("p.sqlite").read_bytes()[:6] == b"SQLite"  # which would reuse the descriptor of the stream otherwise
 
 
 def test_a_closed_stdin_is_empty() -> None:
@@ -41,7 +41,7 @@ def test_a_closed_stdin_is_empty() -> None:
     assert "standard input is empty" in found.stderr
 
 
-def test_an_input_that_does_not_end(
+def test_an_oversized_stdin_is_refused(
     invoke: Callable[..., object], complains: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "MAX_PROTO_NBYTES", 2**21)

@@ -1,4 +1,4 @@
-"""`--cluster`: each command on workers in this process, as by way of Ray; see also tests/jobs/pool/ray."""
+"""`--cluster`: each command on workers in this process instead of Ray; see also tests/jobs/pool/ray."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _space(workdir: Path) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
-    """Puts a cluster of so many workers where `--cluster` looks; returns what it was asked for."""
-    script_models(monkeypatch, {**LATENCIES_US, "greedy": 10.0})  # for some batch sizes it is found
+    """Replaces Ray with a cluster of n workers for `--cluster`; returns the arguments of each connection."""
+    script_models(monkeypatch, {**LATENCIES_US, "greedy": 10.0})  # the schedule found for some batch sizes
     latencies_by_stage(monkeypatch)
 
     def of(count: int, made: type[ThreadTransport] = ThreadTransport) -> list[tuple[Any, ...]]:
@@ -76,7 +76,7 @@ def worker_on(device: str, threads: int, say: Say) -> AnyWorker:
     return Worker(device, 2, say)
 
 
-def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cluster) -> None:
+def test_optimize_writes_the_model_and_reports_the_workers(invoke, workdir: Path, cluster) -> None:
     asked = cluster(2)
     onnx.save(fire_proto(), "fire.onnx")
     result = invoke("optimize", "fire.onnx", "--cluster", "local:2", "--json")
@@ -89,7 +89,7 @@ def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cl
     assert asked == [("local:2", None)]
     assert Path("fire.iosched.onnx").exists()
     again = json.loads(invoke("optimize", "fire.onnx", "--device", "cpu", "--threads", 2, "--json").stdout)
-    assert again["search"]["measurements"] == 0  # all that workers measured is in the profile database
+    assert again["search"]["measurements"] == 0  # all measurements of the workers are in the profile database
     assert "cluster" not in again
 
 
@@ -122,7 +122,7 @@ def test_rank_prints_rows(invoke, workdir: Path, cluster) -> None:
     assert found["cluster"]["address"] == "auto"
 
 
-def test_after_ctrl_c_rank_prints_the_rows_that_are_done_and_who_worked(
+def test_after_ctrl_c_rank_prints_finished_rows_and_the_workers(
     invoke, workdir: Path, cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(view: ClusterView, done: int, total: int | None, text: str) -> None:
@@ -143,7 +143,7 @@ def test_after_ctrl_c_rank_prints_the_rows_that_are_done_and_who_worked(
 
 
 @pytest.mark.slow
-def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, model: Path, cluster) -> None:
+def test_explore_completes_all_trials_after_losing_a_worker(invoke, model: Path, cluster) -> None:
     cluster(3, OneDies)
     result = invoke(
         *("explore", "branches.onnx", "--space", SPACE, "--trials", 4, "--top", 1, "--measure", "stages"),
@@ -159,7 +159,7 @@ def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, m
 
 
 @pytest.mark.slow
-def test_explore_simulates_a_gpu_that_the_cluster_lacks_as_without_a_cluster(invoke, model: Path, cluster) -> None:
+def test_explore_on_a_cluster_simulates_a_gpu_as_without_a_cluster(invoke, model: Path, cluster) -> None:
     cluster(2)
     words = ("explore", "branches.onnx", "--space", SPACE, "--sampler", "random", "--trials", 4, "--top", 1, "--json")
     objective = ("--objective", "min:latency:v100")
@@ -179,7 +179,7 @@ def best(found: Any) -> list[Any]:
     return [(row["trial"], row["objectives"], row["params"]) for row in found["front"]]
 
 
-def test_rank_simulates_gpus_that_the_cluster_lacks_beside_what_it_measures(invoke, model: Path, cluster) -> None:
+def test_rank_simulates_gpus_alongside_measuring_on_the_cluster(invoke, model: Path, cluster) -> None:
     cluster(2)
     words = ("rank", "branches.onnx", "--measure", "stages", "--threads", 2, "--json")
     result = invoke(*words, "--device", "V100,cpu,v100,t4", "--cluster", "local:2")
@@ -216,7 +216,7 @@ def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
         (("explore", "branches.onnx", "--space", SPACE, "--objective", "latency:cuda:0"), 2, "no device 'cuda:0'"),
     ],
 )
-def test_what_a_cluster_cannot_do_is_refused(
+def test_devices_and_options_that_a_cluster_does_not_support_are_refused(
     invoke, model: Path, cluster, complains, words: Sequence[Any], code: int, says: str
 ) -> None:
     cluster(1)
@@ -225,13 +225,13 @@ def test_what_a_cluster_cannot_do_is_refused(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without a worker is waited for only as long as a test may take."""
+    """Shortens the timeout for a device without a worker."""
     monkeypatch.setattr(cluster_pool, "ClusterPool", partial(ClusterPool, timeouts=Timeouts(without_s=2.0)))
 
 
 @pytest.fixture
 def noisy(monkeypatch: pytest.MonkeyPatch, cluster: Callable[..., list[tuple[Any, ...]]]) -> None:
-    """Whatever a worker measures is disturbed, from the time when it comes up."""
+    """Every measurement of a worker is disturbed, from its start."""
     measured = cpu_cost.CpuStageCost._timed
 
     def disturbed(*asked: Any) -> Measurement:
@@ -253,7 +253,7 @@ def test_a_search_on_a_cluster_that_is_always_noisy_ends_with_a_result(invoke, w
 
 
 class Clock:
-    """The driver's clock, which a test may put forward once a budget counts, also each time that the driver looks."""
+    """The driver's clock, which a test can advance once a budget runs, also by a step at each reading."""
 
     def __init__(self) -> None:
         self.counts = threading.Event()
@@ -263,7 +263,7 @@ class Clock:
         self._ahead_s += self._step_s
         return time.monotonic() + self._ahead_s
 
-    def put_forward(self, seconds: float, step_s: float = 0.0) -> None:
+    def advance(self, seconds: float, step_s: float = 0.0) -> None:
         assert self.counts.wait(10.0)
         self._ahead_s, self._step_s = seconds, step_s
 
@@ -282,18 +282,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def on_stage(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
-    """Has something done while a stage of a model is measured, the so-manieth, from 0."""
+    """Calls `do` while the stage of a model with this number, from 0, is measured."""
     measured, count = cpu_cost.CpuStageCost._timed, itertools.count()
 
     def timed(cost: Any, *asked: Any) -> Measurement:
-        if len(cost.backend.graph.operators) > 1 and next(count) == number:  # a worker comes up by one operator
+        if len(cost.backend.graph.operators) > 1 and next(count) == number:  # starting a worker measures one operator
             do()
         return measured(cost, *asked)
 
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", timed)
 
 
-def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget(
+def test_a_worker_that_restarts_a_lost_search_gets_the_remaining_budget(
     invoke, workdir: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transports: list[ThreadTransport] = []
@@ -304,7 +304,7 @@ def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget
             transports.append(self)
 
     def dies() -> None:
-        clock.put_forward(12.0)
+        clock.advance(12.0)
         transports[0].kill(transports[0].calls[0][0], "out of memory")
 
     budgets: list[float | None] = []
@@ -327,29 +327,29 @@ def test_a_worker_that_begins_a_lost_search_again_has_what_is_left_of_the_budget
 
 
 @pytest.mark.parametrize("command", ["optimize", "rank"])
-def test_a_worker_that_hangs_ends_a_command_soon_after_its_budget(
+def test_a_command_with_a_hung_worker_ends_soon_after_its_budget(
     invoke, model: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    goes_on = threading.Event()
+    released = threading.Event()
 
     def hangs() -> None:
-        clock.put_forward(0.0, step_s=20.0)
-        goes_on.wait(10.0)  # which no command waits for
+        clock.advance(0.0, step_s=20.0)
+        released.wait(10.0)  # no command waits for this
 
     cluster(1)
     on_stage(monkeypatch, 1, hangs)
     result = invoke(command, "branches.onnx", "--cluster", "local:1", "--budget", "20")
-    goes_on.set()
+    released.set()
     assert result.exit_code == 1, result.stderr
     assert "the budget of 20 s was over before a worker had a result" in result.stderr
     assert "a larger --budget" in result.stderr
 
 
-def test_models_that_a_budget_has_no_time_for_are_rows_that_say_so(
+def test_models_without_time_left_in_the_budget_are_rows_with_an_error(
     invoke, workdir: Path, cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster(1)
-    on_stage(monkeypatch, 1, lambda: clock.put_forward(21.0))
+    on_stage(monkeypatch, 1, lambda: clock.advance(21.0))
     for channels in (8, 16, 24):
         onnx.save(branches(channels=channels), f"m{channels}.onnx")
     words = ("m8.onnx", "m16.onnx", "m24.onnx", "--measure", "stages", "--cluster", "local:1", "--budget", "20")
@@ -362,7 +362,7 @@ def test_models_that_a_budget_has_no_time_for_are_rows_that_say_so(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_a_cluster_whose_workers_never_come_up_has_no_device(
+def test_workers_that_never_start_are_an_error_that_names_the_reason(
     invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(transport: ThreadTransport, worker: str, place: object) -> None:
@@ -377,7 +377,7 @@ def test_a_cluster_whose_workers_never_come_up_has_no_device(
             assert words in result.stderr
 
 
-def test_no_cluster_is_a_device_that_is_missing(
+def test_an_unreachable_cluster_is_reported_as_a_missing_device(
     invoke, workdir: Path, model: Path, cluster, complains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere(text: object, threads: int | None) -> ThreadTransport:
@@ -391,11 +391,11 @@ def test_no_cluster_is_a_device_that_is_missing(
             invoke("explore", "branches.onnx", "--space", SPACE, *words, "--cluster", "h:1"), 3, "no Ray cluster at h:1"
         )
     assert (workdir / "mine").is_dir()
-    assert not (workdir / "branches.explored").exists()  # nothing was done that would be in it
+    assert not (workdir / "branches.explored").exists()  # no trial was made that would be in it
 
 
 @pytest.mark.parametrize("command", ["optimize", "rank", "matrix --device cpu", f"explore --space {SPACE}"])
-def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, complains, command: str) -> None:
+def test_a_malformed_cluster_address_is_wrong_usage(invoke, model: Path, complains, command: str) -> None:
     complains(invoke(*command.split(), "branches.onnx", "--cluster", "everywhere"), 2, "everywhere")
 
 
@@ -421,7 +421,7 @@ def test_a_display_of_many_workers_stays_short() -> None:
     assert lines[-2] == "  and 88 more"
 
 
-def test_a_display_says_that_the_cluster_is_reached_before_anything_is_done(
+def test_a_display_reports_the_connection_before_any_task_is_done(
     invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster(1)
@@ -431,7 +431,7 @@ def test_a_display_says_that_the_cluster_is_reached_before_anything_is_done(
     assert shown == ["the cluster is reached", "branches on cpu", "branches on cpu done"]
 
 
-def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:
+def test_a_display_and_its_notes_appear_on_a_terminal() -> None:
     from io import StringIO
 
     from rich.console import Console

@@ -17,12 +17,12 @@ from iosched.models import zoo
 from iosched.profiler.devices.gpus import gpu_keys
 
 ZOO = [f"zoo:{name}" for name in zoo.names()]
-HERE = ["auto", "cpu", "cuda"]
+ATTACHED = ["auto", "cpu", "cuda"]
 BASH = shutil.which("bash")
 
 
 def offered(*words: str) -> list[str]:
-    """What is offered for the last word; `file:` where the shell looks for files."""
+    """The completions of the last word; `file:` where the shell completes file names."""
     found = ShellComplete(cli, {}, "iosched", VARIABLE).get_completions(list(words[:-1]), words[-1])
     return [item.value if item.type == "plain" else f"{item.type}:" for item in found]
 
@@ -53,9 +53,9 @@ def test_a_working_folder_that_is_gone_offers_networks(workdir: Path) -> None:
     assert offered("optimize", "zoo:res") == ["zoo:resnet50"]
 
 
-def test_devices_to_run_on_are_here_and_those_to_plan_for_may_be_elsewhere() -> None:
-    assert offered("run", "m.onnx", "--device", "") == offered("bench", "m.onnx", "--device", "") == HERE
-    assert offered("optimize", "--device", "") == [*HERE, *gpu_keys()]
+def test_run_offers_attached_devices_and_optimize_also_simulated_ones() -> None:
+    assert offered("run", "m.onnx", "--device", "") == offered("bench", "m.onnx", "--device", "") == ATTACHED
+    assert offered("optimize", "--device", "") == [*ATTACHED, *gpu_keys()]
     assert offered("optimize", "--device", "h1") == ["h100"]
 
 
@@ -71,7 +71,7 @@ def test_files_are_offered_where_a_file_is_taken(words: str) -> None:
     assert offered(*words.split(), "x") == ["file:"]
 
 
-def test_settings_that_are_wrong_do_not_keep_words_from_being_completed(
+def test_words_are_completed_despite_an_invalid_settings_file_and_variable(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workdir / "iosched.toml").write_text("nonsense")
@@ -130,7 +130,7 @@ def test_a_shell_that_replaces_whole_words_keeps_the_option_before_the_equals_si
     assert with_option("x=mo", file) == file
 
 
-@pytest.mark.skipif(BASH is None, reason="there is no bash")
+@pytest.mark.skipif(BASH is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -139,12 +139,12 @@ def test_a_shell_that_replaces_whole_words_keeps_the_option_before_the_equals_si
         (["iosched", "run", "zoo", ":"], list(zoo.names())),
         (["iosched", "optimize", "m.onnx", "--device", "h1"], ["h100"]),
         (["iosched", "optimize", "--device", "=", "v100p"], ["v100pcie"]),
-        (["iosched", "run", "--device", "="], HERE),
+        (["iosched", "run", "--device", "="], ATTACHED),
         (["iosched", "run", "zoo", ":", "vgg16", "--check-"], ["--check-schedule"]),
     ],
 )
-def test_bash_completes_by_the_script(tmp_path: Path, words: list[str], expected: list[str]) -> None:
-    """As readline does: it calls the function that the script registers, with words divided at colons."""
+def test_bash_completes_with_the_script(tmp_path: Path, words: list[str], expected: list[str]) -> None:
+    """Like readline, calls the function that the script registers, with words split at colons."""
     program = tmp_path / "iosched"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m iosched "$@"\n')
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Completion in a real zsh and a real fish, by the scripts for them; skipped where these are not there."""
+"""Completion in a real zsh and a real fish with their scripts; skipped if they are not installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 FISH, ZSH = shutil.which("fish"), shutil.which("zsh")
 WAIT_S = 60.0
-# What is typed, and what the last word becomes where there is one way to go on.
+# The words typed, and the last word after its only completion.
 COMPLETED = [
     ("opti", "optimize"),
     ("optimize --devi", "--device"),
@@ -48,8 +48,8 @@ def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"PATH": path, "HOME": str(folder), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
 
 
-@pytest.mark.skipif(FISH is None, reason="there is no fish")
-def test_fish_completes_by_the_script(folder: Path) -> None:
+@pytest.mark.skipif(FISH is None, reason="fish is not installed")
+def test_fish_completes_with_the_script(folder: Path) -> None:
     asked = "\n".join(f"complete -C 'iosched {words}'; echo ." for words, _ in COMPLETED)
     assert FISH is not None
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_fish_completes_by_the_script(folder: Path) -> None:
 
 @pytest.fixture
 def zsh(folder: Path) -> Iterator[int]:
-    """An interactive zsh with the script, as a terminal; Ctrl-T puts what stands on its line into the file `typed`."""
+    """The terminal of an interactive zsh with the script; Ctrl-T writes the command line into the file `typed`."""
     (folder / "rc").write_text(
         'autoload -U compinit; compinit -u -D; eval "$(iosched completion zsh)"\n'
         'show() { print -r -- "$BUFFER" > new; mv new typed; BUFFER= }\n'
@@ -75,24 +75,24 @@ def zsh(folder: Path) -> Iterator[int]:
         os.execvpe("zsh", ["zsh", "-f", "-i"], environment(folder))
     try:
         os.write(terminal, b"source ./rc\n")
-        said_in(folder / "ready", terminal)
+        take_text(folder / "ready", terminal)
         yield terminal
     finally:
         os.close(terminal)  # hangs up, and zsh ends
         os.waitpid(process, 0)
 
 
-@pytest.mark.skipif(ZSH is None, reason="there is no zsh")
-def test_zsh_completes_by_the_script(zsh: int, folder: Path) -> None:
+@pytest.mark.skipif(ZSH is None, reason="zsh is not installed")
+def test_zsh_completes_with_the_script(zsh: int, folder: Path) -> None:
     found = []
     for words, _ in COMPLETED:
         os.write(zsh, f"iosched {words}\t\x14".encode())
-        found.append(said_in(folder / "typed", zsh).split()[-1])
+        found.append(take_text(folder / "typed", zsh).split()[-1])
     assert found == [expected for _, expected in COMPLETED]
 
 
-def said_in(file: Path, terminal: int) -> str:
-    """What stands in the file as soon as it is there, which is then taken away; meanwhile the terminal is read."""
+def take_text(file: Path, terminal: int) -> str:
+    """Waits for the file while reading the terminal; returns its text and deletes it."""
     end = time.monotonic() + WAIT_S
     while not file.exists():
         assert time.monotonic() < end, f"zsh did not write {file.name}"

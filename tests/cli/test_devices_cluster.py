@@ -53,7 +53,7 @@ def test_people_see_a_line_for_each_device_of_each_machine(invoke, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_no_cluster_is_a_missing_dependency(invoke, complains, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_cluster_or_ray_exits_3(invoke, complains, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     text = f"ray://127.0.0.1:{port}"

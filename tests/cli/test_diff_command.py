@@ -16,7 +16,7 @@ NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.0, 0.99, 1.01)
 
 @pytest.fixture
 def planned(invoke, model: Path) -> Callable[[str, str], Path]:
-    """An optimized model whose schedule was planned by this strategy, its schedule file beside it."""
+    """Writes an optimized model with a schedule of this strategy, and its schedule file."""
 
     def plan(strategy: str, device: str = "v100") -> Path:
         path = Path(f"{strategy}-{device}.onnx")
@@ -41,7 +41,7 @@ def planned(invoke, model: Path) -> Callable[[str, str], Path]:
 
 @pytest.fixture
 def measured(workdir: Path) -> Callable[..., Path]:
-    """A result of `bench` whose rows have these medians."""
+    """Writes a result of `bench` whose rows have these medians."""
 
     def write(name: str, model: str = "net", rounds: int = 9, **medians: float) -> Path:
         samples = {row: [median * each for each in NOISE[:rounds]] for row, median in medians.items()}
@@ -143,7 +143,7 @@ def test_json_of_results(invoke, measured) -> None:
     }
 
 
-def test_what_bench_prints_can_be_compared(invoke, model: Path) -> None:
+def test_output_of_bench_can_be_compared(invoke, model: Path) -> None:
     for name in ("a.json", "b.json"):
         done = invoke("bench", model, "--with", "greedy", "--rounds", 6, "--json", "--threads", 2)
         Path(name).write_text(done.stdout)
@@ -152,7 +152,7 @@ def test_what_bench_prints_can_be_compared(invoke, model: Path) -> None:
     assert {row["name"] for row in json.loads(result.stdout)["rows"]} == {"sequential", "greedy"}
 
 
-def test_results_of_other_models_are_refused_until_a_word_is_said(invoke, complains, measured) -> None:
+def test_results_of_different_models_are_refused_without_anyway(invoke, complains, measured) -> None:
     one, other = measured("a.json", iosched=1), measured("b.json", "other", iosched=1)
     complains(invoke("diff", one, other), 2, "different models (net and other)", "--anyway")
     result = invoke("diff", one, other, "--anyway")
@@ -160,7 +160,7 @@ def test_results_of_other_models_are_refused_until_a_word_is_said(invoke, compla
     assert "The two are of different models" in result.stderr
 
 
-def test_two_kinds_are_refused(invoke, complains, planned, measured) -> None:
+def test_a_schedule_and_a_result_cannot_be_compared(invoke, complains, planned, measured) -> None:
     schedule, result = planned("greedy"), measured("b.json", iosched=1)
     for pair in ((schedule, result), (result, schedule)):
         complains(invoke("diff", *pair), 2, f"{schedule} is a schedule and {result} a result", "the same kind")
@@ -181,7 +181,7 @@ def test_broken_files_are_refused(invoke, complains, measured, data: bytes, word
     complains(invoke("diff", "bad.json", "a.json"), 2, words)
 
 
-def test_wrong_words_are_refused(invoke, complains, planned, measured) -> None:
+def test_wrong_usage_is_refused(invoke, complains, planned, measured) -> None:
     schedule, result = planned("greedy"), measured("b.json", iosched=1)
     complains(invoke("diff", "-", "-"), 2)
     complains(invoke("diff", schedule, "missing.json"), 2, "missing.json: No such file")
@@ -194,7 +194,7 @@ def test_wrong_words_are_refused(invoke, complains, planned, measured) -> None:
         assert "percent" in result_of.stderr
 
 
-def test_a_gate_that_cannot_be_told_is_refused(invoke, complains, measured) -> None:
+def test_a_gate_with_too_few_samples_is_refused(invoke, complains, measured) -> None:
     one = measured("a.json", rounds=5, iosched=100)
     complains(invoke("diff", one, one, "--max-regression", "3%"), 2, "too few samples", "--rounds")
     assert "too few samples" in invoke("diff", one, one).stdout

@@ -1,4 +1,4 @@
-"""`doctor`: a report on this machine that is made whatever is wrong there."""
+"""`doctor`: a report on this machine, whatever is wrong with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_remarks_are_lines_and_no_failure(invoke, scripted) -> None:
     assert "note: the cores: it is slow. Fix: wait." in result.stdout.splitlines()
 
 
-def test_what_is_broken_is_a_line_and_exit_code_1(invoke, scripted) -> None:
+def test_a_broken_part_is_printed_and_exits_with_1(invoke, scripted) -> None:
     scripted(REMARK, BROKEN)
     result = invoke("doctor")
     assert result.exit_code == 1
@@ -57,7 +57,7 @@ def test_what_is_broken_is_a_line_and_exit_code_1(invoke, scripted) -> None:
     assert result.stderr == "Error: 1 problem found: see the report\n"
 
 
-def test_json_has_the_findings_and_what_each_check_found(invoke, scripted) -> None:
+def test_json_has_the_findings_and_the_facts_of_each_check(invoke, scripted) -> None:
     scripted(REMARK, BROKEN)
     result = invoke("doctor", "--json")
     assert result.exit_code == 1
@@ -83,7 +83,7 @@ def test_this_machine(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "check of" not in invoke("doctor").stdout
 
 
-def test_the_database_that_is_named_is_looked_at(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_database_is_checked(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "why_not", lambda module: None)
     (workdir / "bad.sqlite").write_bytes(b"no database" * 500)
     result = invoke("doctor", "--profile-db", "bad.sqlite")
@@ -108,7 +108,7 @@ def test_it_runs_where_a_library_does_not_load(tmp_path: Path, broken: str) -> N
 
 @pytest.fixture
 def settings_section(invoke, monkeypatch: pytest.MonkeyPatch):
-    """What doctor says of settings, by itself."""
+    """The settings section of doctor's report, with the exit code."""
 
     def told() -> dict[str, object]:
         monkeypatch.setattr(diagnosis.diagnose, "__kwdefaults__", {"checks": ("settings",)})
@@ -118,7 +118,7 @@ def settings_section(invoke, monkeypatch: pytest.MonkeyPatch):
     return told
 
 
-def test_it_tells_which_files_of_settings_are_read(
+def test_it_reports_which_settings_files_are_read(
     settings_section, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = workdir / "a"
@@ -149,7 +149,7 @@ def test_it_tells_which_files_of_settings_are_read(
         ("thread = 2", "did you mean threads"),
     ],
 )
-def test_a_wrong_file_keeps_it_from_nothing_and_is_told(settings_section, workdir: Path, text: str, what: str) -> None:
+def test_an_invalid_settings_file_is_a_finding(settings_section, workdir: Path, text: str, what: str) -> None:
     (workdir / "iosched.toml").write_text(text)
     found = settings_section()
     (finding,) = found["findings"]
@@ -158,7 +158,7 @@ def test_a_wrong_file_keeps_it_from_nothing_and_is_told(settings_section, workdi
     assert finding["where"].endswith("iosched.toml")
 
 
-def test_a_finding_names_its_file_once_and_ends_once(invoke, settings_section, workdir: Path) -> None:
+def test_a_finding_names_its_file_once_and_ends_with_one_full_stop(invoke, settings_section, workdir: Path) -> None:
     (workdir / "iosched.toml").write_text("thread = 2")
     settings_section()
     (line,) = [line for line in invoke("doctor").stdout.splitlines() if "Fix: " in line]

@@ -1,4 +1,4 @@
-"""`iosched explain`: the table, JSON, and what is refused."""
+"""`iosched explain`: the table, JSON, and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def planned(invoke, model: Path) -> Path:
     return Path("branches.iosched.onnx")
 
 
-def test_the_table_weighs_every_place(invoke, planned: Path) -> None:
+def test_the_table_describes_the_operator_and_its_place(invoke, planned: Path) -> None:
     result = invoke("explain", planned, "b")
     assert result.exit_code == 0
     for text in (
@@ -74,7 +74,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
         assert placement["at_least_us"] >= found["present_us"] * (1 - 1e-9)
 
 
-def test_a_place_is_called_equal_where_the_difference_is_less_than_the_model_can_tell(
+def test_a_place_is_called_equal_if_the_difference_is_within_the_models_uncertainty(
     invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(branches(channels=256), workdir / "wide.onnx")
@@ -102,7 +102,7 @@ def test_a_schedule_file_needs_its_model(invoke, complains, model: Path, planned
     assert json.loads(result.stdout) == json.loads(invoke("explain", planned, "b", "--json").stdout)
 
 
-def test_an_unknown_operator_is_told_from_what_comes_close(invoke, complains, planned: Path) -> None:
+def test_an_unknown_operator_is_refused_with_a_similar_name(invoke, complains, planned: Path) -> None:
     complains(invoke("explain", planned, "bb"), 2, "unknown operator 'bb'", "did you mean b")
 
 
@@ -125,7 +125,7 @@ def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.Mon
     assert "of peak" not in result.stdout
 
 
-def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_compared_schedules_are_listed(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, {**LATENCIES_US, "reference": 15.0})
     assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
@@ -143,7 +143,7 @@ def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, mo
     assert ["b"] in found[1]["groups"]
 
 
-def test_an_operator_of_a_session_is_told_its_session_and_its_stage_without_it(
+def test_an_operator_of_a_session_has_its_stage_with_and_without_the_session(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -172,7 +172,7 @@ def test_an_operator_of_a_session_is_told_its_session_and_its_stage_without_it(
     assert [placement["kind"] for placement in found["placements"]] == ["by_stages"]
 
 
-def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_schedule_is_reported(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, {**LATENCIES_US, "reference": 1.0})
     invoke("optimize", model, "--threads", 2, "-q")
@@ -180,7 +180,7 @@ def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("faster", "words"), [(1.0, "interleaved runs show no difference"), (1.2, "it is faster")])
-def test_a_place_is_called_faster_if_it_is_so_in_turn(
+def test_a_place_is_called_faster_if_interleaved_runs_confirm_it(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch, faster: float, words: str
 ) -> None:
     script_stages(monkeypatch)
@@ -200,7 +200,7 @@ def test_a_place_is_called_faster_if_it_is_so_in_turn(
     assert ratio in [placement["in_turn"] for placement in found["placements"]]
 
 
-def test_what_is_best_by_measured_latencies_is_not_called_optimal(
+def test_the_best_schedule_by_measured_latencies_is_not_called_optimal(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -238,7 +238,7 @@ def test_the_idle_share_of_the_stage_is_shown_for_each_place(invoke, planned: Pa
 
 
 def test_the_idle_share_on_this_machine_is_of_cores(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small convolutions are not cut: alone, one keeps one of two cores busy."""
+    """Small convolutions are not split: a single one keeps one of two cores busy."""
 
     def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
         del cost, lanes, worse_than_us

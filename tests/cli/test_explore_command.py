@@ -26,14 +26,14 @@ ENTRY = {"trial", "file", "objectives", "params"}
 
 
 @pytest.fixture(autouse=True)
-def _locks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other studies on this machine do is not waited for."""
+def _separate_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prevents waiting for other studies on this machine."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 @pytest.fixture
 def explore(invoke: Invoke, workdir: Path) -> Invoke:
-    """Calls `iosched explore base.onnx` with a small space, costs for a GPU that is not here, and further words."""
+    """Calls `iosched explore base.onnx` with a small space, costs for a simulated GPU, and further words."""
     onnx.save(branches(), workdir / "base.onnx")
     (workdir / "space.py").write_text(SPACE)
     words = ("base.onnx", "--space", "space.py", "--objective", "latency:v100,flops", "--sampler", "random")
@@ -60,7 +60,7 @@ def _object(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_it_writes_the_best_with_their_schedules_and_says_what_they_are(explore: Invoke, workdir: Path) -> None:
+def test_the_best_variants_are_written_with_their_schedules(explore: Invoke, workdir: Path) -> None:
     result = explore("--trials", 8, "--top", 2)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("base in behind: min:latency:v100, min:flops")
@@ -78,7 +78,7 @@ def test_it_writes_the_best_with_their_schedules_and_says_what_they_are(explore:
 
 
 @pytest.mark.slow
-def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, invoke: Invoke, workdir: Path) -> None:
+def test_json_has_keys_that_scripts_rely_on_and_show_agrees(explore: Invoke, invoke: Invoke, workdir: Path) -> None:
     found = _object(explore("--trials", 8, "--top", 1, "--json", "-o", "out", "--storage", "kept.db"))
     assert found.keys() >= KEYS
     assert (found["trials"], found["failed"], found["storage"]) == (8, 0, "kept.db")
@@ -136,7 +136,7 @@ def test_a_grid_that_is_smaller_than_the_number_of_trials_is_reported(counted: I
 
 
 @pytest.mark.slow
-def test_a_second_call_with_more_trials_goes_on(explore: Invoke) -> None:
+def test_a_second_call_with_more_trials_continues_the_study(explore: Invoke) -> None:
     assert _object(explore("--trials", 2, "--json"))["trials"] == 2
     assert _object(explore("--trials", 4, "--json"))["trials"] == 4
     assert _object(explore("--trials", 3, "--json"))["trials"] == 4
@@ -156,7 +156,7 @@ def test_models_of_earlier_calls_stay_and_are_named(explore: Invoke, workdir: Pa
     assert f"Written to out by earlier calls, no longer among the best: {Path(first).name}\n" in said
 
 
-def test_of_many_models_of_earlier_calls_some_are_named(explore: Invoke, workdir: Path) -> None:
+def test_only_some_of_many_models_of_earlier_calls_are_named(explore: Invoke, workdir: Path) -> None:
     (workdir / "out").mkdir()
     for number in range(100, 107):
         (workdir / "out" / f"trial-0{number}.onnx").write_bytes(b"")
@@ -195,7 +195,7 @@ def test_a_picture_of_the_front_is_svg(explore: Invoke, invoke: Invoke) -> None:
     assert shown.stdout == Path("front.svg").read_text()
 
 
-def test_where_every_trial_fails_it_says_so_and_fails(explore: Invoke, workdir: Path) -> None:
+def test_the_command_fails_if_every_trial_fails(explore: Invoke, workdir: Path) -> None:
     (workdir / "space.py").write_text("from toy_space import Behind, Space\nspace = Space('none', (Behind('Conv'),))\n")
     command = f"{sys.executable} -c 'raise SystemExit(\"no data\")' {{model}}"
     result = explore("--trials", 3, "--objective", "good", "--score-cmd", command)
@@ -225,7 +225,7 @@ def test_where_every_trial_fails_it_says_so_and_fails(explore: Invoke, workdir: 
         (("--space", "space.py", "--sampler", "optuna.samplers:GridSampler"), "search_space"),
     ],
 )
-def test_wrong_usage_is_told_in_a_line(
+def test_wrong_usage_is_refused(
     invoke: Invoke, workdir: Path, complains: Complains, words: tuple[str, ...], said: str
 ) -> None:
     (workdir / "space.py").write_text(
@@ -236,7 +236,7 @@ def test_wrong_usage_is_told_in_a_line(
     assert not list(workdir.glob("*.explored/study.db"))
 
 
-def test_a_sampler_that_fails_ends_the_command_and_the_next_call_goes_on(
+def test_a_sampler_that_fails_ends_the_command_and_the_next_call_continues(
     counted: Invoke, workdir: Path, complains: Complains
 ) -> None:
     (workdir / "own.py").write_text(
@@ -250,13 +250,13 @@ def test_a_sampler_that_fails_ends_the_command_and_the_next_call_goes_on(
     assert (found["trials"], found["failed"]) == (4, 0)
 
 
-def test_show_refuses_what_is_no_study(invoke: Invoke, workdir: Path, complains: Complains) -> None:
+def test_show_refuses_files_that_are_not_studies(invoke: Invoke, workdir: Path, complains: Complains) -> None:
     complains(invoke("explore", "show", "study.db"), 2, "no such file")
     (workdir / "study.db").write_bytes(b"\x80\x04cos\nsystem\n")
     complains(invoke("explore", "show", "study.db"), 2, "is not a study")
 
 
-def test_help_tells_of_both(invoke: Invoke) -> None:
+def test_help_covers_explore_and_show(invoke: Invoke) -> None:
     both = invoke("explore", "--help").stdout
     assert "[OPTIONS] [BASE]" in both
     assert "show  Print the results of a study." in both

@@ -1,4 +1,4 @@
-"""`iosched export`: a folder with a plan, and whether the plan is used here."""
+"""`iosched export`: a folder with a plan, and whether the plan is used on this machine."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_check_says_why_a_plan_is_not_used(plan: Path, invoke: Invoke) -> No
     assert result.stderr == "Error: m.plan/m.plan is not used here: m.plan/m.plan is damaged\n"
 
 
-def test_a_plan_that_does_not_fit_is_one_line_and_the_model_runs(plan: Path, invoke: Invoke) -> None:
+def test_a_plan_that_does_not_fit_is_a_warning_and_the_model_runs(plan: Path, invoke: Invoke) -> None:
     result = invoke("run", plan, "--threads", 1)
     assert result.exit_code == 0
     assert "The plan of m.onnx is not used: the plan is for 2 threads, not 1.\n" in result.stderr

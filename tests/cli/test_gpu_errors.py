@@ -1,4 +1,4 @@
-"""What people are told where a GPU cannot be used, is full, or is lost: one line, the way out, and the exit code."""
+"""Errors if a GPU cannot be used, is full, or is lost: one line, the fix, and the exit code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_gpu_that_cannot_be_used(
     complains(invoke(command, model, "--device", "cuda"), 3, words)
 
 
-def test_a_gpu_that_is_not_there(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_refused(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cupy.install(monkeypatch)
     complains(invoke("optimize", model, "--device", "cuda:3"), 3, "no GPU 3", "has 1")
 
@@ -63,7 +63,7 @@ def test_cudnn_that_is_missing(invoke, complains, model: Path, monkeypatch: pyte
     complains(invoke("optimize", model, "--device", "cuda"), 3, "libcudnn.so.9", "pip install")
 
 
-def test_an_old_gpu_is_named_before_what_it_would_need(
+def test_an_old_gpu_is_reported_before_missing_packages(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cupy.install(monkeypatch, capabilities=V100)
@@ -94,7 +94,7 @@ class LostDriver(HostDriver):
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[HostDriver], None]:
-    """Makes a driver that of the GPU that is attached."""
+    """Attaches a GPU with this driver."""
 
     class HostGpu(AttachedGpu):
         def backend(self, model: Model, precision: str, *_: object) -> CudaBackend:
@@ -134,7 +134,7 @@ def shown(invoke) -> tuple[dict[str, Any], str]:
     return facts, " ".join(invoke("devices").stdout.split())
 
 
-def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_show_a_gpu_without_any_packages(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "cupy")
     monkeypatch.setattr(cuda_facts, "package_version", lambda package: None)
     monkeypatch.setattr(cuda_facts, "_names_from_files", list)
@@ -148,7 +148,7 @@ def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("case", ["an old driver", "an old GPU"])
-def test_devices_show_what_is_in_the_way(invoke, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_devices_show_why_a_gpu_cannot_be_used(invoke, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     arrange, words = CASES[case]
     arrange(monkeypatch)
     monkeypatch.setattr(cuda_facts, "package_version", lambda package: "1")
@@ -174,7 +174,7 @@ def test_devices_show_a_gpu_that_can_be_used(invoke, monkeypatch: pytest.MonkeyP
     assert probe().remarks == ()
 
 
-def test_the_tool_of_the_driver_is_asked_where_its_files_are_not(
+def test_nvidia_smi_lists_the_gpus_if_the_files_of_the_driver_do_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -188,7 +188,7 @@ def test_the_tool_of_the_driver_is_asked_where_its_files_are_not(
 
 
 @needs_compiler
-def test_a_schedule_is_at_home_on_the_gpu_that_it_was_made_on(
+def test_running_a_schedule_on_another_gpu_is_a_warning(
     invoke, model: Path, use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(HostDriver())

@@ -1,4 +1,4 @@
-"""`--help` fits a screen or so and shows the options that most people need; `--help-all` shows every option."""
+"""`--help` fits about one screen and shows the options that most people need; `--help-all` shows every option."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_options_of_the_first_pages_and_of_the_examples_are_shown(command: str) 
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
-def test_all_options_are_in_the_full_help_and_no_line_is_blank_but_for_spaces(words: list[str]) -> None:
+def test_all_options_are_in_the_full_help_and_no_line_has_only_spaces(words: list[str]) -> None:
     context = click.Context(cli)
     command: click.Command | None = cli
     for word in words:
@@ -86,7 +86,7 @@ def test_all_options_are_in_the_full_help_and_no_line_is_blank_but_for_spaces(wo
     assert not re.search(r"^ +$", full, re.MULTILINE)
 
 
-def test_details_are_in_the_full_help_alone() -> None:
+def test_details_are_only_in_the_full_help() -> None:
     short, full = help_of(["optimize"]), help_of(["optimize"], "--help-all")
     assert "OpenVINO is a" in full
     assert "OpenVINO" not in short

@@ -19,7 +19,7 @@ SUPPORT = Path(__file__).parent.parent / "support"
 OPTIMIZE, BATCH = "optimize branches.onnx", "batch a=branches.onnx b=branches.onnx"
 _QUESTION = b"Write the best schedule found so far? [y/N]"
 
-# The command as it is, but the fourth stage takes until so many signals came as the environment says.
+# The real command, but the fourth stage takes until $SIGNALS signals have arrived.
 _COMMAND = """
 import os, select, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
@@ -47,7 +47,7 @@ main()
 
 
 class Session:
-    """The command on a terminal of its own; stdout is a pipe that tells when a stage is being measured."""
+    """The command on a separate terminal; stdout is a pipe that reports when a stage is being measured."""
 
     def __init__(self, signals: int = 1, words: str = OPTIMIZE) -> None:
         self._terminal, theirs = pty.openpty()
@@ -66,14 +66,14 @@ class Session:
         )
         os.close(theirs)
 
-    def until_told(self, what: bytes) -> None:
+    def wait_for_line(self, what: bytes) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.strip() == what:
                 return
         raise AssertionError(f"ended before {what!r}: {self.shown!r}")
 
-    def until_shown(self, text: bytes, seconds: float = 20.0) -> None:
+    def wait_for_text(self, text: bytes, seconds: float = 20.0) -> None:
         end = time.monotonic() + seconds
         while text not in self.shown:
             assert time.monotonic() < end, self.shown
@@ -84,7 +84,7 @@ class Session:
         os.write(self._terminal, keys)
 
     def end(self) -> int:
-        """The exit code; reads whatever is still shown."""
+        """Waits for the exit code, and reads the remaining output."""
         end = time.monotonic() + 30
         while self._process.poll() is None:
             assert time.monotonic() < end, self.shown
@@ -99,7 +99,7 @@ class Session:
     def _read(self) -> bytes:
         try:
             return os.read(self._terminal, 65536)
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # how Linux reports that the other side is closed
             return b""
 
 
@@ -120,22 +120,22 @@ def written(workdir: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -> None:
+def test_answering_yes_writes_the_best_known_schedule(session: Session, workdir: Path) -> None:
     say_yes(session)
     assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}
 
 
 @pytest.mark.slow
-def test_several_models_are_written_likewise(model: Path, workdir: Path) -> None:
+def test_answering_yes_writes_the_model_of_a_batch(model: Path, workdir: Path) -> None:
     say_yes(Session(words=BATCH))
     assert written(workdir) == {"batch.iosched.onnx"}
 
 
 @pytest.mark.slow
-def test_of_a_study_the_best_variants_are_written_likewise(
+def test_answering_yes_writes_the_best_variants_of_a_study(
     model: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(workdir.parent))  # where other studies on this machine have no locks
+    monkeypatch.setenv("TMPDIR", str(workdir.parent))  # where no other study on this machine holds locks
     (workdir / "space.py").write_text("from toy_space import SPACE as space\n")
     words = "explore branches.onnx --space space.py --trials 9 --measure stages --top 1 -o ."
     say_yes(Session(words=words), b"Write the best variants found so far? [y/N]")
@@ -143,9 +143,9 @@ def test_of_a_study_the_best_variants_are_written_likewise(
 
 
 def say_yes(session: Session, question: bytes = _QUESTION) -> None:
-    session.until_told(b"measuring 4")
+    session.wait_for_line(b"measuring 4")
     session.press(b"\x03")
-    session.until_shown(question)
+    session.wait_for_text(question)
     session.press(b"y\n")
     assert session.end() == 0, session.shown
     assert session.shown.count(question) == 1
@@ -154,9 +154,9 @@ def say_yes(session: Session, question: bytes = _QUESTION) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"\x03"], ids=["no", "nothing", "again"])
 def test_anything_else_stops_without_files(session: Session, workdir: Path, keys: bytes) -> None:
-    session.until_told(b"measuring 4")
+    session.wait_for_line(b"measuring 4")
     session.press(b"\x03")
-    session.until_shown(_QUESTION)
+    session.wait_for_text(_QUESTION)
     session.press(keys)
     assert session.end() == 130
     assert written(workdir) == set()
@@ -166,9 +166,9 @@ def test_anything_else_stops_without_files(session: Session, workdir: Path, keys
 @pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Path) -> None:
     session = Session(signals=2)
-    session.until_told(b"measuring 4")
+    session.wait_for_line(b"measuring 4")
     session.press(b"\x03")
-    session.until_told(b"interrupted 1")
+    session.wait_for_line(b"interrupted 1")
     session.press(b"\x03")
     assert session.end() == 130
     assert _QUESTION not in session.shown
@@ -176,7 +176,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Pa
 
 
 @pytest.mark.slow
-def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
+def test_in_a_pipe_the_command_stops_without_asking(model: Path, workdir: Path) -> None:
     code, _, shown = interrupted_in_a_pipe(OPTIMIZE)
     assert code == 130
     assert "Interrupted" in shown
@@ -200,7 +200,7 @@ def test_ranking_prints_the_rows_that_are_done_without_asking(model: Path, workd
 
 
 def interrupted_in_a_pipe(words: str) -> tuple[int, str, str]:
-    """The exit code of a command to which SIGINT came, and what it printed from then on, on stdout and stderr."""
+    """Sends SIGINT to a command; returns its exit code, and its stdout and stderr from then on."""
     environment = {**os.environ, "SIGNALS": "1", "WORDS": words}
     given = [sys.executable, "-c", _COMMAND]
     with subprocess.Popen(given, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True, env=environment) as child:

@@ -1,4 +1,4 @@
-"""docs/json.md against what commands print: every key is on the page, and every key of the page is printed."""
+"""docs/json.md against the output of commands: every key is on the page, and every key of the page is printed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def files(workdir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     script_models(monkeypatch, LATENCIES_US)
     monkeypatch.setattr(policy_search, "_COMPARED_S", 2.0)
     latencies_by_stage(monkeypatch)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # studies of others on this machine are not waited for
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # do not wait for other studies on this machine
     onnx.save(branches("n"), "m.onnx")
     for seed, name in enumerate("abc"):
         onnx.save(chain(seed), f"{name}.onnx")
@@ -183,7 +183,7 @@ def of_failures(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) 
 
 @dataclass(frozen=True)
 class Compared:
-    """The page after all outputs were held against it, the complaints, and the commands that were called."""
+    """The page after comparing all outputs with it, the complaints, and the commands that were called."""
 
     page: Page
     complaints: list[str]
@@ -212,7 +212,7 @@ def compared(ask: Callable[..., list[Any]], invoke: Invoke, files: None, monkeyp
     return Compared(page, complaints, asked)
 
 
-def test_the_page_says_what_commands_print(compared: Compared) -> None:
+def test_the_page_matches_the_output_of_commands(compared: Compared) -> None:
     assert sorted(set(compared.complaints)) == []
     assert {key for key in compared.page.unseen() if key.rpartition(".")[0] not in NOT_ALWAYS_SEEN} == set()
     with_json = {path for path, command in commands(cli) if any(each.name == "as_json" for each in command.params)}
@@ -242,7 +242,7 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
         ({"a": 1, "b": None, "c": {"x": 2}}, ["thing.c.x: '2' is not what the page says"]),
     ],
 )
-def test_an_output_that_is_not_as_the_page_says_is_complained_of(output: object, said: list[str]) -> None:
+def test_an_output_that_differs_from_the_page_is_reported(output: object, said: list[str]) -> None:
     block = '{"a": int, "b": "one" | "two" | null, "c": NAMES, "d"?}'
     page = read_page(f"## thing\n\n```text\n{block}\n```\n\nNAMES is `{{name: str}}`.\n")
     assert page.complaints("thing", output) == said
@@ -257,7 +257,7 @@ def test_a_key_without_a_value_has_that_of_the_shared_keys() -> None:
     assert page.unseen() == {"b.c"}
 
 
-def test_a_key_that_no_output_has_is_told() -> None:
+def test_a_key_that_no_output_has_is_reported() -> None:
     block = '{"a": {"b": int} | null, "c": [{"d"}], "e"?: {"f"}}'
     page = read_page(f"## thing\n\n```text\n{block}\n```\n")
     assert page.complaints("thing", {"a": None, "c": []}) == []

@@ -53,7 +53,7 @@ def test_a_run_on_a_cpu_imports_nothing_of_other_devices_and_jobs(tmp_path: Path
     (tmp_path / "s.json").write_text(document(load_model(tmp_path / "m.onnx")).to_json())
     words = ("run", tmp_path / "m.onnx", "--threads", "2", "-q", *device)
     plain, scheduled = imported(*words), imported(*words, "--schedule", tmp_path / "s.json")
-    others = ("cuda", "analytic", "batching", "exploring", "fleet", "spaces", "mutation", "store", "peers", "locating")
+    others = ("cuda", "analytic", "batching", "exploring", "pool", "spaces", "mutation", "store", "bisect_mismatch")
     for modules in (plain, scheduled):
         assert {name for name in modules if not set(name.split(".")).isdisjoint(others)} == set()
     assert "iosched.runtime.cpu.native" in scheduled - plain
@@ -87,7 +87,7 @@ def test_python_m_iosched_is_the_same_command() -> None:
     assert done.stdout.startswith("iosched 0.")
 
 
-def test_commands_stand_in_the_order_of_the_registry() -> None:
+def test_commands_are_listed_in_the_order_of_the_registry() -> None:
     assert cli.list_commands(click.Context(cli)) == list(COMMANDS)
 
 
@@ -165,7 +165,7 @@ def test_debug_shows_the_traceback(failing, error: Exception) -> None:
     assert "Traceback" in failing(error, "--debug").stderr
 
 
-def test_debug_may_stand_behind_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_may_follow_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.profiler.devices.resolve.device_facts", lambda: 1 // 0)
     assert "Traceback" in CliRunner().invoke(cli, ["devices", "--debug"]).stderr
 
@@ -197,8 +197,8 @@ def test_a_full_disk_behind_stdout_is_an_error(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [pytest.param(["devices", "--json"], marks=pytest.mark.slow), ["devices"], ["--help"]], ids=" ".join
 )
-def test_a_closed_pipe_is_no_error_to_speak_of(arguments: list[str], unbuffered: str) -> None:
-    """Whether stdout fails at the first write or at a later flush, which whoever writes last may be first to see."""
+def test_a_closed_pipe_ends_silently_with_141(arguments: list[str], unbuffered: str) -> None:
+    """Whether stdout fails at the first write or only at a later flush, possibly the last one."""
     process = subprocess.Popen(
         [sys.executable, "-m", "iosched", *arguments],
         stdout=-1,

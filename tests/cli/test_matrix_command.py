@@ -1,4 +1,4 @@
-"""`iosched matrix`: the table, JSON, the heat map, and that what is modelled is marked as such."""
+"""`iosched matrix`: the table, JSON, the heat map, and the marks of modelled latencies."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -
     assert all("%" in line and " to " in line for line in lines[2:4])
 
 
-def test_targets_are_called_by_what_tells_them_apart(invoke, workdir: Path) -> None:
+def test_targets_are_labelled_by_what_differs(invoke, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     lines = invoke("matrix", "dynamic.onnx", "--device", "v100", "--batch-sizes", "1", "--batch-sizes", "4,1").stdout
     headers = [word.strip() for word in lines.splitlines()[1].split("for ")]
@@ -122,7 +122,7 @@ def test_dos_is_recorded_with_its_limits(invoke, model: Path) -> None:
     assert (found["strategy"], found["pruning"]) == ("dos", {"r": 1, "s": None})
 
 
-def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_that_are_not_proven_are_reported(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets = (
         MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0, taken_from=1),
         MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0),
@@ -141,7 +141,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     assert labels(told) == ["cpu", "v100", "k80", "h100"]
 
 
-def test_what_is_measured_has_no_ratio_without_an_interval(
+def test_measured_latencies_have_no_ratio_without_an_interval(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = (
@@ -159,7 +159,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     assert json.loads(invoke(*words, "--json").stdout)["slowdown"] == [[None, None], [1.5, 1.0]]
 
 
-def test_launches_into_streams_take_longer_than_a_graph_and_the_object_says_which(model: Path) -> None:
+def test_streams_take_longer_than_a_graph_and_json_names_the_launch(model: Path) -> None:
     batches = [(1, load_model(model))]
     wanted = [MatrixSettings(("v100",), launch="graph"), MatrixSettings(("v100",), launch="streams")]
     graphs, streams = (as_object("m", matrix(batches, settings), settings) for settings in wanted)
@@ -176,7 +176,7 @@ def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monke
     assert invoke(*words, "1").stderr == ""
 
 
-def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) -> None:
+def test_wrong_usage_is_refused(invoke, complains, model: Path) -> None:
     complains(invoke("matrix", model), 2, "--device")
     complains(invoke("matrix", model, "--device", ","), 2, "names no device")
     complains(invoke("matrix", model, "--device", "v100", "--batch-sizes", "1,x"), 2, "'x'")

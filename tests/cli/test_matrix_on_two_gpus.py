@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
 
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Those of cuDNN, on two GPUs of unlike names, between which no measurement is shared."""
+    """The handles of cuDNN, on two GPUs with different names, which share no measurements."""
     with desk_cupy.two_gpus() as desk:
         desk.names = {1: b"NVIDIA Other"}
         yield desk_cudnn.install(monkeypatch, desk)

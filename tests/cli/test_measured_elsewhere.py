@@ -1,4 +1,4 @@
-"""What people are told where a part of a latency was measured elsewhere: on a GPU made of host memory, as if a V100."""
+"""Output on latencies partly measured on another machine: on a GPU made of host memory that poses as a V100."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def profile(invoke, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return file
 
 
-def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invoke, model: Path, profile: Path) -> None:
+def test_the_share_of_imported_measurements_is_shown_by_each_command(invoke, model: Path, profile: Path) -> None:
     before = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
     assert before["latency_us"]["measured_share"] is None
     assert "of the SMs" in invoke("show", "branches.iosched.onnx").stdout
@@ -60,11 +60,11 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     assert f"(analytic: {source_text(share)})" in shown
     assert json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)["measured_share"] == share
     assert "of peak" in shown
-    assert "of the SMs" not in shown, "how busy they are is known of the model's latencies only"
+    assert "of the SMs" not in shown, "only latencies by the model come with a share of SMs"
     assert source_text(share, " there") in invoke("run", "branches.iosched.onnx").stderr
 
 
-def test_a_gpu_that_a_cluster_simulates_has_what_was_measured_elsewhere(
+def test_a_gpu_simulated_on_a_cluster_uses_imported_measurements(
     invoke, model: Path, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ThreadTransport(cpu_places(1), lambda device, _, say: Worker(device, 1, say))
@@ -79,8 +79,8 @@ def test_a_gpu_that_a_cluster_simulates_has_what_was_measured_elsewhere(
     assert {key: there[key] for key in alike} == {key: here[key] for key in alike}
 
 
-def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, profile: Path, workdir: Path) -> None:
-    """The schedule was made with nothing measured; its latencies are now those that came since."""
+def test_explain_reports_the_source_of_its_own_latencies(invoke, model: Path, profile: Path, workdir: Path) -> None:
+    """The schedule was made without measurements; its latencies now include those imported since."""
     invoke("optimize", model, "--device", "v100")
     operator = json.loads(Path("branches.schedule.json").read_text())["blocks"][0]["stages"][0]["groups"][0][0]
     words = "explain", "branches.iosched.onnx", operator
@@ -136,14 +136,14 @@ def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model
     assert invoke(*words, "--no-resume").stdout == before.stdout
 
 
-def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Path, profile: Path) -> None:
+def test_no_resume_ignores_imported_measurements(invoke, model: Path, profile: Path) -> None:
     words = "optimize", model, "--device", "v100", "--json"
     before = json.loads(invoke(*words).stdout)["latency_us"]
     invoke("profile", "import", profile)
     assert json.loads(invoke(*words, "--no-resume").stdout)["latency_us"] == before
 
 
-def test_in_streams_nothing_is_taken_that_was_measured_in_a_graph(invoke, model: Path, profile: Path) -> None:
+def test_launches_in_streams_ignore_measurements_in_a_graph(invoke, model: Path, profile: Path) -> None:
     settings, loaded = OptimizeSettings("v100", launch="streams"), load_model(model)
     before = optimize(loaded, settings)
     invoke("profile", "import", profile)
@@ -159,7 +159,7 @@ def test_in_streams_nothing_is_taken_that_was_measured_in_a_graph(invoke, model:
 
 
 @pytest.mark.parametrize("words", [("optimize", "--dry-run"), ("matrix",)])
-def test_a_broken_database_is_in_nobodys_way_who_needs_none(invoke, complains, model: Path, words) -> None:
+def test_a_broken_database_is_refused_except_with_no_resume(invoke, complains, model: Path, words) -> None:
     Path("broken.db").write_bytes(b"none" * 100)
     call = *words, model, "--device", "v100", "--profile-db", "broken.db"
     complains(invoke(*call), 2, "broken.db is damaged", "--profile-db")
@@ -177,11 +177,11 @@ def test_a_broken_database_is_in_nobodys_way_who_needs_none(invoke, complains, m
         (1.0, "all of the latency was measured there, stage by stage"),
     ],
 )
-def test_a_part_that_is_measured_is_not_told_as_all_or_nothing(share: float | None, text: str) -> None:
+def test_a_measured_share_is_not_rounded_to_all_or_nothing(share: float | None, text: str) -> None:
     assert source_text(share, " there") == text
 
 
-def test_a_file_of_a_stranger_tells_no_impossible_share(invoke, model: Path, profile: Path) -> None:
+def test_an_impossible_measured_share_in_a_file_is_ignored(invoke, model: Path, profile: Path) -> None:
     invoke("profile", "import", profile)
     invoke("optimize", model, "--device", "v100")
     path = Path("branches.schedule.json")

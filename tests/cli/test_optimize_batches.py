@@ -1,4 +1,4 @@
-"""`optimize --batch-sizes`, and what other commands make of the file that it writes."""
+"""`optimize --batch-sizes`, and other commands on the file that it writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dynamic(workdir: Path) -> Path:
 
 @pytest.fixture
 def several(invoke: Invoke, dynamic: Path) -> Path:
-    """`dynamic.iosched.onnx` with schedules for batch sizes 1 and 4, and `dynamic.schedule.json` beside it."""
+    """`dynamic.iosched.onnx` with schedules for batch sizes 1 and 4, and `dynamic.schedule.json`."""
     result = invoke("optimize", dynamic, "--device", "v100", "--batch-sizes", "4,1", "-q")
     assert result.exit_code == 0, result.stderr
     return dynamic.with_name("dynamic.iosched.onnx")
@@ -63,7 +63,7 @@ def test_json_has_an_object_for_each_size(invoke: Invoke, dynamic: Path) -> None
     assert four["latency_us"] == alone["latency_us"]
 
 
-def test_one_size_alone_is_batch_size(invoke: Invoke, dynamic: Path) -> None:
+def test_batch_sizes_with_one_size_equals_batch_size(invoke: Invoke, dynamic: Path) -> None:
     for option in ("--batch-sizes", "--batch-size"):
         assert invoke("optimize", dynamic, "--device", "v100", option, "4", "-o", f"{option}.onnx").exit_code == 0
     assert Path("--batch-sizes.onnx").read_bytes() == Path("--batch-size.onnx").read_bytes()
@@ -89,7 +89,7 @@ def test_wrong_sizes_are_refused(invoke: Invoke, dynamic: Path, words: tuple[str
     assert not Path("dynamic.iosched.onnx").exists()
 
 
-def test_a_size_that_fails_is_told_after_the_others_were_written(
+def test_a_size_that_fails_is_reported_and_the_others_are_written(
     invoke: Invoke, dynamic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_at_4(model: object, *rest: object) -> object:
@@ -106,14 +106,14 @@ def test_a_size_that_fails_is_told_after_the_others_were_written(
     assert BatchSchedules.from_json(Path("dynamic.schedule.json").read_text()).batch_sizes == (1, 16)
 
 
-def test_a_dry_run_is_of_each_size(invoke: Invoke, dynamic: Path) -> None:
+def test_a_dry_run_covers_each_size(invoke: Invoke, dynamic: Path) -> None:
     result = invoke("optimize", dynamic, "--device", "v100", "--batch-sizes", "1,4", "--dry-run", "--json")
     assert [json.loads(line)["model"] for line in result.stdout.splitlines()] == ["dynamic", "dynamic"]
     text = invoke("optimize", dynamic, "--device", "v100", "--batch-sizes", "1,4", "--dry-run").stdout
     assert [line for line in text.splitlines() if line.startswith("Batch")] == ["Batch size 1", "Batch size 4"]
 
 
-def test_schedules_go_to_a_retrained_model_without_a_search(invoke: Invoke, several: Path, model: Path) -> None:
+def test_schedule_from_takes_a_file_with_several_sizes(invoke: Invoke, several: Path, model: Path) -> None:
     words = ("--device", "v100", "--schedule-from", several)
     result = invoke("optimize", "dynamic.onnx", *words, "--batch-sizes", "1,4", "-o", "again.onnx")
     assert result.exit_code == 0, result.stderr
@@ -152,11 +152,11 @@ def test_run_takes_the_schedule_for_the_batch_size_or_the_nearest(
     assert found["check"]["passed"]
     assert said is None or said in result.stderr
     assert said is not None or "schedule for batch" not in result.stderr
-    assert "analytic" in result.stderr  # so it runs by a schedule
+    assert "analytic" in result.stderr  # so a schedule runs
 
 
 def ships_plain_at_four(path: Path) -> None:
-    """Has the file say that plain onnxruntime ships at batch size 4."""
+    """Marks plain onnxruntime as shipped at batch size 4 in the file."""
     proto = onnx.load(path)
     item = next(each for each in proto.metadata_props if each.key == "io.iosched.schedules")
     content = json.loads(item.value)
@@ -180,7 +180,7 @@ def test_json_of_run_says_which_schedule_ran(
     assert json.loads(invoke("run", several, *words, "--threads", "1", "--json").stdout)["schedule"] == schedule
 
 
-def test_a_check_is_of_what_ships_at_the_batch_size_and_of_its_schedule_if_asked_for(
+def test_check_compares_a_schedule_only_if_it_ships_and_check_schedule_compares_any(
     invoke: Invoke, several: Path
 ) -> None:
     ships_plain_at_four(several)
@@ -195,7 +195,7 @@ def test_run_without_a_schedule_says_that_none_ran(invoke: Invoke, dynamic: Path
     assert json.loads(invoke("run", dynamic, "--batch-size", 2, "--json").stdout)["schedule"] is None
 
 
-def test_inspect_says_which_sizes_the_file_has_and_what_ships_there(invoke: Invoke, several: Path) -> None:
+def test_inspect_lists_the_batch_sizes_and_what_ships_at_each(invoke: Invoke, several: Path) -> None:
     ships_plain_at_four(several)
     assert json.loads(invoke("inspect", several, "--json").stdout)["schedules"] == [
         {"batch_size": 1, "shipped": "iosched"}, {"batch_size": 4, "shipped": "reference"},
@@ -241,7 +241,7 @@ def test_commands_on_schedules_take_one_of_them(
     assert "has no schedule for batch size 3, only for batch sizes 1, 4" in missing.stderr
 
 
-def test_a_schedule_for_one_size_is_of_that_size(invoke: Invoke, model: Path) -> None:
+def test_a_schedule_for_one_size_refuses_another_size(invoke: Invoke, model: Path) -> None:
     invoke("optimize", model, "--device", "v100")
     assert invoke("show", "branches.schedule.json", "--batch-size", "1").exit_code == 0
     result = invoke("show", "branches.schedule.json", "--batch-size", "2")
@@ -278,7 +278,7 @@ def test_broken_schedules_inside_a_model_are_refused(
     complains(invoke("show", several), 2, "the schedules inside the model")
 
 
-def test_schedules_that_know_no_such_model_are_refused(invoke: Invoke, several: Path, complains: Complains) -> None:
+def test_schedules_of_another_model_are_refused(invoke: Invoke, several: Path, complains: Complains) -> None:
     onnx.save(branches("n", channels=4), "other.onnx")
     words = ("--schedule", "dynamic.schedule.json", "--batch-size", "4", "--threads", "1")
     complains(invoke("run", "other.onnx", *words, "-q"), 2, "shape")

@@ -1,4 +1,4 @@
-"""`iosched optimize`: files, JSON, the table, and what happens when it is interrupted."""
+"""`iosched optimize`: files, JSON, the table, and interrupts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WHOLES = {
 
 
 def result_for(model: Model) -> OptimizeResult:
-    """What `optimize` might have found."""
+    """A made-up result of `optimize`."""
     schedule = sequential(model.graph)
     document = ScheduleDocument(
         model=model.name,
@@ -78,7 +78,7 @@ def result_for(model: Model) -> OptimizeResult:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[OptimizeSettings]:
-    """Replaces the search by a made-up result; collects the settings it was asked with."""
+    """Replaces the search with a made-up result; collects the settings of each call."""
     settings: list[OptimizeSettings] = []
 
     def fake(model: Model, given: OptimizeSettings, *_: object) -> OptimizeResult:
@@ -102,7 +102,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     return arrange
 
 
-def test_default_outputs_are_called_after_the_model(invoke, model: Path, asked, workdir: Path) -> None:
+def test_default_outputs_are_named_after_the_model(invoke, model: Path, asked, workdir: Path) -> None:
     result = invoke("optimize", model)
     assert result.exit_code == 0
     assert {path.name for path in workdir.iterdir()} == {
@@ -126,7 +126,7 @@ def test_default_outputs_are_called_after_the_model(invoke, model: Path, asked, 
         ("/dev/null", "branches.schedule.json"),
     ],
 )
-def test_the_default_schedule_is_called_after_the_output(
+def test_the_default_schedule_is_named_after_the_output(
     invoke, model: Path, asked, workdir: Path, output: str, schedule: str
 ) -> None:
     (workdir / "out").mkdir()
@@ -143,7 +143,7 @@ def test_the_default_schedule_does_not_overwrite_an_input(invoke, complains, mod
     complains(invoke("optimize", model, *words), 2, "--schedule branches.schedule.json would overwrite the input")
 
 
-def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) -> None:
+def test_the_table_has_the_main_results(invoke, model: Path, asked) -> None:
     result = invoke("optimize", model)
     for text in (
         "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  1.980x (1.900 to 2.100)", "iosched: it is the fastest",
@@ -181,7 +181,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
         ),
     ],
 )
-def test_the_table_has_the_two_plain_ways(
+def test_the_table_compares_with_onnxruntime_and_openvino(
     invoke, model: Path, monkeypatch, found: dict[str, Any], rows: list[str]
 ) -> None:
     monkeypatch.setattr(optimize_job, "optimize", lambda model, *_: replace(result_for(model), **found))
@@ -199,7 +199,7 @@ def test_the_table_has_the_two_plain_ways(
         ({"device_kind": "cuda", "reference_us": None, "shipped": "sequential"}, "sequential 160.0 µs"),
     ],
 )
-def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
+def test_the_table_compares_latencies_after_idle_with_the_baseline(
     invoke, model: Path, monkeypatch, found: dict[str, Any], row: str
 ) -> None:
     rested_us = {"iosched": 95.0, "reference": 170.0, "sequential": 160.0}
@@ -208,7 +208,7 @@ def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
     assert " ".join(line.split()).endswith(row)
 
 
-def test_what_else_should_be_known_is_said_on_stderr(invoke, model: Path, monkeypatch) -> None:
+def test_notes_are_on_stderr_and_in_json(invoke, model: Path, monkeypatch) -> None:
     notes = ("The GPU was hot.",)
     monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), notes=notes))
     assert "The GPU was hot." in invoke("optimize", model).stderr.splitlines()
@@ -239,7 +239,7 @@ def test_no_ratio_is_printed_where_none_is_known(invoke, model: Path, monkeypatc
 
 @pytest.fixture
 def wide(workdir: Path) -> Path:
-    """A model that a GPU computes faster by another schedule."""
+    """A model for which another schedule is faster on a GPU."""
     onnx.save(branches(channels=256), workdir / "wide.onnx")
     return Path("wide.onnx")
 
@@ -260,7 +260,7 @@ def test_computed_latencies_and_speed_ups_have_intervals(invoke, wide: Path) -> 
 
 
 @pytest.mark.parametrize("is_equal", [True, False])
-def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
+def test_a_gain_within_the_models_uncertainty_ships_and_is_called_equal(
     invoke, wide: Path, monkeypatch: pytest.MonkeyPatch, is_equal: bool
 ) -> None:
     monkeypatch.setattr(uncertainty, "deviation", lambda shares: 1.0 if is_equal else 0.01)
@@ -286,13 +286,13 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
         ("cuda", None, ""),
     ],
 )
-def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, slowness: float | None, words: str) -> None:
+def test_predictions_name_the_machine_speed_they_assume(kind: str, slowness: float | None, words: str) -> None:
     result = result_for(load_model(branches().SerializeToString()))
     result = replace(result, device_kind=kind, slowness=slowness)
     assert dict(table_rows(result))["schedule found"] == f"90.0 µs (predicted 80.0 µs{words})"
 
 
-def test_what_was_measured_without_all_its_stages_is_not_called_predicted() -> None:
+def test_a_schedule_measured_without_all_its_stages_has_no_prediction() -> None:
     result = replace(
         result_for(load_model(branches().SerializeToString())), predicted_us=None, signatures=1, measurements=1
     )
@@ -301,7 +301,7 @@ def test_what_was_measured_without_all_its_stages_is_not_called_predicted() -> N
     assert "; 1 stage: 1 measurement, 2 from the profile database" in rows["search"]
 
 
-def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, workdir: Path) -> None:
+def test_a_schedule_without_any_latency_is_called_not_measured(invoke, workdir: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> same (string[3] word) => (string[3] y) { y = Identity(word) }"""
     onnx.save(onnx.parser.parse_model(text), workdir / "words.onnx")
     shown = invoke("optimize", "words.onnx", "--device", "cpu").stdout
@@ -310,7 +310,7 @@ def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, wo
 
 
 @pytest.mark.usefixtures("in_streams")
-def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
+def test_sequential_ships_if_no_other_schedule_is_faster(invoke, model: Path) -> None:
     shown = invoke("optimize", model, "--device", "v100").stdout
     assert "shipped         sequential: by the analytic model, the schedule found is not faster" in shown
     assert "x (" not in shown
@@ -353,7 +353,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
         (None, None, ";nothing was searched;"),
     ],
 )
-def test_the_gap_to_the_best_possible_is_told(
+def test_the_gap_to_the_optimum_is_reported(
     invoke, model: Path, monkeypatch, gap: float | None, scope: Scope | None, text: str
 ) -> None:
     proven = scope if gap == 0 else None
@@ -372,7 +372,7 @@ def test_the_gap_to_the_best_possible_is_told(
     assert (told["optimal"], told["proven"]) == (proven == "whole", proven)
 
 
-def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: Path) -> None:
+def test_simulated_results_are_called_analytic_wherever_shown(invoke, model: Path) -> None:
     shown = invoke("optimize", model, "--device", "v100")
     assert "cost            analytic" in shown.stdout
     assert "branches on Tesla V100-SXM2-16GB" in shown.stdout
@@ -397,7 +397,7 @@ def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: 
         ("streams", "specification for kernels launched one by one, not"),
     ],
 )
-def test_how_kernels_are_launched_is_said_wherever_a_plan_is_shown(
+def test_the_launch_of_kernels_is_named_wherever_a_plan_is_shown(
     invoke, model: Path, request: pytest.FixtureRequest, launch: str, words: str
 ) -> None:
     if launch == "streams":
@@ -414,7 +414,7 @@ def test_how_kernels_are_launched_is_said_wherever_a_plan_is_shown(
     assert found["launch"] == launch
 
 
-def test_the_launch_is_what_is_asked_for_and_not_that_of_the_schedule_it_is_given(invoke, model: Path) -> None:
+def test_the_launch_is_the_requested_one_and_not_that_of_the_given_schedule(invoke, model: Path) -> None:
     streams = optimize_job.optimize(load_model(model), OptimizeSettings("v100", launch="streams"))
     Path("streams.json").write_text(streams.document.to_json())
     again = invoke("optimize", model, "--device", "v100", "--schedule-from", "streams.json", "--json")
@@ -435,14 +435,14 @@ def wired(workdir: Path) -> Path:
 
 
 @pytest.mark.parametrize("launch", ["graph", "streams"])
-def test_stages_side_by_side_are_known_well_before_they_are_computed(wired: Path, launch: str) -> None:
+def test_an_optimal_search_computes_few_of_its_stages(wired: Path, launch: str) -> None:
     found = optimize_job.optimize(load_model(wired), OptimizeSettings("v100", launch=launch, gap_percent=0))
     assert (found.document.optimal, found.gap) == (True, 0.0)
     assert found.stages > 1_000
     assert found.signatures < 17  # there are 17 operators
 
 
-def test_a_search_ends_within_the_gap_that_is_asked_for(invoke, workdir: Path) -> None:
+def test_a_search_ends_within_the_requested_gap(invoke, workdir: Path) -> None:
     onnx.save(fire_proto(), workdir / "fire.onnx")
     proof, default, rough = (
         json.loads(invoke("optimize", "fire.onnx", "--device", "v100", *words, "--json").stdout)
@@ -456,14 +456,14 @@ def test_a_search_ends_within_the_gap_that_is_asked_for(invoke, workdir: Path) -
 
 
 @pytest.mark.parametrize("gap", ["-1", "100", "nan", "1%"])
-def test_a_gap_is_a_part_of_a_hundred(invoke, model: Path, gap: str) -> None:
+def test_a_gap_outside_0_to_100_percent_is_refused(invoke, model: Path, gap: str) -> None:
     result = invoke("optimize", model, "--device", "v100", "--gap", gap)
     assert result.exit_code == 2
     assert "gap" in result.stderr
 
 
 @pytest.mark.slow
-def test_where_all_is_measured_predictions_end_the_search_but_at_a_gap_of_0(invoke, model: Path, workdir: Path) -> None:
+def test_predictions_end_a_measured_search_unless_the_gap_is_0(invoke, model: Path, workdir: Path) -> None:
     words = ("optimize", model, "--device", "cpu", "--json", "-o", workdir / "found.onnx")
     told = [json.loads(invoke(*words, *more).stdout)["search"] for more in ((), ("--gap", 0), ("--exhaustive",))]
     assert [each["predicted_gap"] is None for each in told] == [False, True, True]
@@ -471,7 +471,7 @@ def test_where_all_is_measured_predictions_end_the_search_but_at_a_gap_of_0(invo
 
 
 @pytest.mark.parametrize("percent", [(1.8, "1.8%"), (0.0, "0.0%")])
-def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, percent: tuple[float, str]) -> None:
+def test_a_predicted_gap_is_called_predicted(invoke, model: Path, monkeypatch, percent: tuple[float, str]) -> None:
     def found(model: Model, *_: object) -> OptimizeResult:
         return replace(result_for(model), gap=0.09, gap_of="blocks", predicted_gap=percent[0] / 100)
 
@@ -482,7 +482,7 @@ def test_a_gap_of_predictions_is_called_one(invoke, model: Path, monkeypatch, pe
 
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])
-def test_nothing_runs_on_a_gpu_that_is_not_here(invoke, complains, model: Path, words) -> None:
+def test_run_and_bench_refuse_a_gpu_that_is_not_attached(invoke, complains, model: Path, words) -> None:
     complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not attached", "optimize --device v100")
 
 
@@ -499,7 +499,7 @@ def test_dry_run_for_a_gpu_says_that_nothing_is_measured(invoke, model: Path) ->
     }  # fmt: skip
 
 
-def test_quiet_prints_the_data_alone(invoke, model: Path, asked) -> None:
+def test_quiet_prints_only_the_data(invoke, model: Path, asked) -> None:
     assert invoke("optimize", model, "-q").output == ""
     assert invoke("optimize", model, "-q", "--json").stderr == ""
 
@@ -546,7 +546,7 @@ def test_options_reach_the_search(invoke, model: Path, asked: list[OptimizeSetti
 
 
 @pytest.mark.parametrize("words", [("--strategy", "both"), ("--exhaustive",)])
-def test_no_search_and_what_asks_for_one_contradict(invoke, complains, model: Path, asked, words) -> None:
+def test_no_search_contradicts_options_of_a_search(invoke, complains, model: Path, asked, words) -> None:
     complains(invoke("optimize", model, "--no-search", *words), 2, f"--no-search contradicts {words[0]}")
     assert asked == []
 
@@ -619,11 +619,11 @@ def test_dry_run_counts_and_writes_nothing(invoke, model: Path, asked, workdir: 
     assert list(workdir.iterdir()) == [model]
 
 
-def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
+def test_optimize_run_and_show_with_real_measurements(invoke, model: Path) -> None:
     first = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
     assert first["search"]["measurements"] > 0
     second = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
-    # What was measured while something else had the cores is measured again.
+    # Stages that other processes interfered with are measured again.
     assert second["search"]["measurements"] < first["search"]["measurements"]
     assert second["search"]["cache_hits"] > 0
     checked = json.loads(invoke("run", "branches.iosched.onnx", "--against", model, "--json").stdout)
@@ -650,6 +650,6 @@ def test_a_gpu_runs_several_requests_at_a_time(invoke, model: Path) -> None:
     assert json.loads(invoke("run", "branches.iosched.onnx", "--check", "--json").stdout)["check"]["passed"]
 
 
-def test_throughput_is_refused_where_it_means_nothing(invoke, complains, model: Path) -> None:
+def test_throughput_is_refused_in_a_dry_run(invoke, complains, model: Path) -> None:
     result = invoke("optimize", model, "--device", "cpu", "--objective", "throughput", "--dry-run")
     complains(result, 2, "--dry-run", "leave --objective out")

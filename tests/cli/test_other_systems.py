@@ -1,6 +1,6 @@
-"""On macOS and Windows everything imports, what only plans works, and what runs models says that it needs Linux.
+"""On macOS and Windows all modules import, planning works, and commands that run models report that they need Linux.
 
-Neither system is here: a process without what they lack stands for them, see `other_system`.
+A process without the features that these systems do not have imitates them, see `other_system`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = {"Darwin": "macOS", "Windows": "Windows"}
 
 @pytest.fixture(scope="module", params=["Windows", pytest.param("Darwin", marks=pytest.mark.slow)])
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the process said: `broken` modules, and `calls` by the words of the command; and the system's `name`."""
+    """The output of the process: `broken` modules, and `calls` by the words of the command; and the system's `name`."""
     folder = tmp_path_factory.mktemp(request.param)
     onnx.save(branches(), folder / "model.onnx")
     done = subprocess.run(
@@ -39,14 +39,14 @@ def test_every_module_can_be_imported(other: dict[str, Any]) -> None:
     assert other["broken"] == []
 
 
-def test_what_only_reads_and_plans_works(other: dict[str, Any]) -> None:
+def test_commands_that_only_read_and_plan_work(other: dict[str, Any]) -> None:
     worked = [words for words, (code, *_) in other["calls"].items() if code == 0]
     assert [words.split()[0] for words in worked] == [
         *("--help", "--version", "zoo", "devices", "inspect", "optimize", "show", "explain", "diff", "rank", "profile")
     ]
 
 
-def test_what_runs_models_is_refused_with_the_way_out(other: dict[str, Any]) -> None:
+def test_commands_that_run_models_are_refused_with_an_alternative(other: dict[str, Any]) -> None:
     refused = {words: said for words, said in other["calls"].items() if said[0] == 3}
     assert [words.split()[0] for words in refused] == ["optimize", "run", "bench", "explore"]
     for _, out, err in refused.values():
@@ -54,7 +54,7 @@ def test_what_runs_models_is_refused_with_the_way_out(other: dict[str, Any]) -> 
         assert f"Linux, and this is {other['name']}: simulate a GPU instead (--device v100)" in err.splitlines()[-1]
 
 
-def test_doctor_says_what_is_the_matter_and_fails_at_nothing(other: dict[str, Any]) -> None:
+def test_doctor_reports_the_problem_and_no_check_fails(other: dict[str, Any]) -> None:
     code, out, _ = other["calls"]["doctor"]
     assert code == 1
     assert f"problem: system: models run only on Linux, and this is {other['name']}" in out

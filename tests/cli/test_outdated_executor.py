@@ -1,4 +1,4 @@
-"""A compiled executor of another version is passed over, and every command that measures or runs says so, once."""
+"""A compiled executor of another version is ignored, and every command that measures or runs warns once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _outdated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
 
 
-def test_devices_names_the_reason_and_the_way_out(invoke) -> None:
+def test_devices_names_the_reason_and_the_fix(invoke) -> None:
     assert REASON in " ".join(invoke("devices").stdout.split())
     cpu = json.loads(invoke("devices", "--json").stdout)["devices"][0]
     assert not cpu["compiled_executor"]

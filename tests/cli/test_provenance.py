@@ -1,4 +1,4 @@
-"""Every result as JSON says where it comes from, and files of the same measurements are the same bytes."""
+"""Every JSON result has its provenance, and files of the same measurements are identical."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROFILE = ("--profile-db", "p.db")
 V100 = ("--device", "v100")
 
 
-def test_inputs_are_drawn_from_the_seed_that_is_told() -> None:
+def test_inputs_are_drawn_from_the_reported_seed() -> None:
     assert INPUTS_SEED == {"inputs": DEFAULT_SEED}
 
 
@@ -53,7 +53,7 @@ def test_paths_stay_as_typed_and_secrets_do_not(typed: list[str], kept: list[str
     assert list(_without_secrets(typed))[-len(kept) :] == kept
 
 
-def test_differences_say_so_too(invoke, model: Path) -> None:
+def test_differences_have_their_provenance_too(invoke, model: Path) -> None:
     for name in ("a.json", "b.json"):
         invoke("optimize", model, *V100, "--schedule", name, "-o", "out.onnx", "-q")
     found = json.loads(invoke("diff", "a.json", "b.json", "--json").stdout)
@@ -66,7 +66,7 @@ def bench_line(**provenance: object) -> str:
     return json.dumps({**line, **({"provenance": provenance} if provenance else {})})
 
 
-def test_diff_names_in_what_machines_and_versions_are_unlike(invoke, workdir: Path) -> None:
+def test_diff_names_the_machines_and_versions_that_differ(invoke, workdir: Path) -> None:
     Path("a.json").write_text(bench_line(machine={"cpu": "A"}, versions={"onnxruntime": "1.31"}))
     Path("b.json").write_text(bench_line(machine={"cpu": "B"}, versions={"onnxruntime": "1.32"}))
     result = invoke("diff", "a.json", "b.json")
@@ -96,6 +96,6 @@ def test_the_same_measurements_make_the_same_file_whatever_the_command(
     assert set(kept) == {"machine", "versions", "seeds"}
 
 
-def test_a_computed_schedule_says_nothing_of_the_machine_that_computed_it(invoke, model: Path) -> None:
+def test_a_computed_schedule_has_no_provenance(invoke, model: Path) -> None:
     invoke("optimize", model, *V100, "--schedule", "a.json", "-o", "out.onnx", "-q")
     assert "provenance" not in json.loads(Path("a.json").read_text())

@@ -51,7 +51,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, models: Path) -> None:
             assert row["params"] == (10 * 64 * 64 if row["model"] == "large" else 10 * 8 * 8)
 
 
-def test_the_table_says_what_latencies_come_from_and_why_there_is_none(
+def test_the_table_names_the_source_of_latencies_and_stderr_the_errors(
     invoke, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -78,7 +78,7 @@ def test_interference_with_whole_models_is_noted(invoke, models: Path, monkeypat
     assert "small on v100" not in result.stderr
 
 
-def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_of_unknown_uncertainty_is_marked(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     result = invoke("rank", "small.onnx", "--device", "cpu", "--threads", 2, "--measure", "stages")
     assert "estimated" in result.stdout
@@ -86,7 +86,7 @@ def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch
     assert "0 of the 9 whole models" in result.stderr
 
 
-def test_the_table_of_a_call_that_was_interrupted_says_so_of_each_row_once(
+def test_the_table_of_an_interrupted_call_marks_each_unfinished_row(
     invoke, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> object:
@@ -105,7 +105,7 @@ def test_the_table_of_a_call_that_was_interrupted_says_so_of_each_row_once(
     assert result.stderr.splitlines()[-1] == "Interrupted; measurements are kept."
 
 
-def test_models_whose_files_have_one_name_are_called_by_their_paths(invoke, models: Path) -> None:
+def test_models_with_the_same_file_name_are_named_by_their_paths(invoke, models: Path) -> None:
     for folder in ("a", "b"):
         (models / folder).mkdir()
         onnx.save(branches(), models / folder / "model.onnx")
@@ -127,7 +127,7 @@ def test_a_model_may_come_from_standard_input_with_its_shape(invoke, workdir: Pa
     assert four["model"] == "-"
 
 
-def test_without_measuring_the_database_is_all_there_is(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_measuring_only_the_database_is_used(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     on_cpu = ("--device", "cpu", "--threads", 2, "--profile-db", "p.db", "--json")
@@ -150,7 +150,7 @@ def test_without_measuring_the_database_is_all_there_is(invoke, models: Path, mo
     (("small.onnx", "--device", "v100", "--budget", "0"), 2, "--budget"),
     ((), 2, "MODEL"),
 ])  # fmt: skip
-def test_what_is_wrong_has_an_exit_code(invoke, models: Path, words: tuple[str, ...], code: int, text: str) -> None:
+def test_wrong_usage_has_an_exit_code(invoke, models: Path, words: tuple[str, ...], code: int, text: str) -> None:
     result = invoke("rank", *words)
     assert result.exit_code == code
     assert text in result.stderr

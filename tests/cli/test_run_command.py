@@ -71,7 +71,7 @@ def test_without_a_schedule_it_runs_plain_onnxruntime_and_says_so(invoke, model:
     np.testing.assert_array_equal(np.load("y.npz")["y"], expected(x))
 
 
-def test_by_a_schedule_it_computes_the_same(invoke, model: Path, x: Path, document, workdir: Path) -> None:
+def test_a_schedule_computes_the_same_outputs(invoke, model: Path, x: Path, document, workdir: Path) -> None:
     schedule = save(document, workdir / "s.json")
     result = invoke("run", model, "--schedule", schedule, "--input", f"x={x}", "--output", "y.npz", "--check")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -124,14 +124,14 @@ def test_a_dynamic_batch_is_bound(invoke, workdir: Path) -> None:
 
 
 def of_words() -> onnx.ModelProto:
-    """The number that each word spells, as few words do."""
+    """A model that converts each word to a number, which fails for most words."""
     return onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
         words (string[n] word) => (float[n] y) { y = Cast<to = 1>(word) }"""
     )
 
 
-def test_words_are_made_up_and_the_way_out_is_told_where_a_model_does_not_know_them(
+def test_random_strings_are_generated_and_an_error_names_input_if_the_model_rejects_them(
     invoke, workdir: Path, complains
 ) -> None:
     same = """<ir_version: 8, opset_import: ["": 17]> same (string[n] word) => (string[n] y) { y = Identity(word) }"""
@@ -183,7 +183,7 @@ def test_without_a_schedule_there_is_none_to_check(invoke, complains, model: Pat
     complains(invoke("run", model, "--check-schedule"), 2, "--check-schedule", "iosched optimize")
 
 
-def test_a_schedule_that_cannot_run_is_not_said_to_be_checked(invoke, complains, workdir: Path) -> None:
+def test_check_schedule_refuses_a_schedule_that_cannot_run(invoke, complains, workdir: Path) -> None:
     same = """<ir_version: 8, opset_import: ["": 17]> same (string[2] word) => (string[2] y) { y = Identity(word) }"""
     onnx.save(onnx.parser.parse_model(same), workdir / "same.onnx")
     schedule = save(replace(one_after_another(workdir / "same.onnx"), dtype="string"), workdir / "s.json")
@@ -213,7 +213,7 @@ def test_outputs_that_differ_exit_4(invoke, model: Path, workdir: Path) -> None:
     assert "The first operator that differs is Concat 'y'" in result.stderr
 
 
-def test_the_place_of_the_first_operator_that_differs_is_told(
+def test_the_place_of_the_first_operator_that_differs_is_reported(
     invoke, model: Path, document, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     falsify(monkeypatch, "b")
@@ -280,14 +280,14 @@ def test_a_schedule_of_another_model_is_refused(invoke, complains, model: Path, 
     complains(invoke("run", model, "--schedule", path, "-q"), 2, "2x8x6x6")
 
 
-def test_a_schedule_of_another_device_runs_with_a_word(invoke, model: Path, document, workdir: Path) -> None:
+def test_a_schedule_of_another_device_runs_with_a_warning(invoke, model: Path, document, workdir: Path) -> None:
     path = save(replace(document, device={"kind": "cpu", "name": "Other CPU"}), workdir / "s.json")
     result = invoke("run", model, "--schedule", path, "--check")
     assert result.exit_code == 0
     assert result.stderr.count("made for Other CPU") == 1
 
 
-def test_a_schedule_of_another_cpu_of_that_name_runs_with_a_word(
+def test_a_schedule_of_another_cpu_of_the_same_name_runs_with_a_warning(
     invoke, model: Path, document, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Processor("AMD EPYC", "AuthenticAMD", "25", "17", "1", "avx avx2", "L2 1M")
@@ -315,7 +315,7 @@ def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, mon
     complains(invoke("run", "-", "--against", "-", stdin=branches().SerializeToString()), 2, "both")
 
 
-def test_a_gpu_that_is_not_there_exits_3(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_cupy_exits_3(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     complains(invoke("run", model, "--device", "cuda:0", "-q"), 3, "CuPy is not installed", "pip install")
 

@@ -20,7 +20,7 @@ from iosched.scheduler.document import ScheduleDocument
 
 @pytest.fixture
 def planned(invoke, model: Path) -> Path:
-    """A schedule file of `branches.onnx`, planned for a GPU, and the optimized model beside it."""
+    """A schedule file of `branches.onnx`, planned for a GPU; the optimized model is in the same folder."""
     result = invoke("optimize", model, "--device", "v100")
     assert result.exit_code == 0, result.stderr
     return Path("branches.schedule.json")
@@ -49,7 +49,7 @@ def test_bench_measures_it_as_iosched(invoke, planned: Path, other: Path) -> Non
     assert {row["name"] for row in json.loads(result.stdout)["rows"]} == {"iosched", "sequential"}
 
 
-def test_explain_speaks_of_the_new_models_operators(invoke, planned: Path, other: Path) -> None:
+def test_explain_names_the_operators_of_the_new_model(invoke, planned: Path, other: Path) -> None:
     name = load_model(other).graph.operators[0].name
     result = invoke("explain", planned, name, "--model", other, "--json")
     assert result.exit_code == 0, result.stderr
@@ -84,7 +84,7 @@ def test_another_structure_is_refused_with_the_difference(invoke, complains, pla
     assert not Path("tanh.iosched.onnx").exists()
 
 
-def test_what_asks_for_a_search_contradicts_it(invoke, complains, planned: Path, other: Path) -> None:
+def test_options_of_a_search_contradict_it(invoke, complains, planned: Path, other: Path) -> None:
     for words in (
         ["-r", 2],
         ["--strategy", "both"],
@@ -97,7 +97,7 @@ def test_what_asks_for_a_search_contradicts_it(invoke, complains, planned: Path,
         assert str(words[0]) in text
 
 
-def test_the_schedule_that_is_taken_is_not_overwritten(invoke, complains, planned: Path, model: Path) -> None:
+def test_the_source_schedule_is_not_overwritten(invoke, complains, planned: Path, model: Path) -> None:
     before = planned.read_text()
     complains(invoke("optimize", model, "--schedule-from", planned), 2, "would overwrite the input")
     complains(invoke("optimize", model, "--schedule-from", "-", stdin=b"{}"), 2, "not a schedule")
@@ -106,7 +106,7 @@ def test_the_schedule_that_is_taken_is_not_overwritten(invoke, complains, planne
 
 
 def test_an_optimized_model_whose_weights_were_replaced_runs(invoke, planned: Path) -> None:
-    """Its schedule is known to be of other weights, and of this structure."""
+    """Its schedule has the digest of other weights, but the same structure."""
     proto = onnx.load("branches.iosched.onnx")
     for tensor in proto.graph.initializer:
         values = numpy_helper.to_array(tensor)
@@ -121,10 +121,10 @@ def test_an_optimized_model_whose_weights_were_replaced_runs(invoke, planned: Pa
     assert json.loads(result.stdout)["check"]["passed"]
 
 
-def test_an_optimized_model_of_an_older_version_gives_its_schedule(
+def test_the_schedule_of_a_model_from_an_older_version_can_be_reused(
     invoke, complains, planned: Path, other: Path
 ) -> None:
-    """Its file does not write the structure down, but the model beside it has one; a schedule file alone has none."""
+    """Its schedule does not contain the structure, but the model that carries it does; a schedule file has none."""
     old = replace(ScheduleDocument.from_json(planned.read_text()), structure=None).to_json()
     proto = onnx.load("branches.iosched.onnx")
     next(item for item in proto.metadata_props if item.key == "io.iosched.schedule").value = old

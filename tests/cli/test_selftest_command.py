@@ -1,4 +1,4 @@
-"""`devices --selftest`: a line that says what works, the checks above it, and an exit code that scripts can rely on."""
+"""`devices --selftest`: a line with the result, the checks above it, and an exit code that scripts can rely on."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_exit_code_is_honest(invoke, scripted, errors: list[Exception], code
     assert "Traceback" not in result.stderr
 
 
-def test_checks_behind_a_lost_device_are_said_not_to_be_tried(invoke, scripted) -> None:
+def test_checks_after_a_lost_device_are_reported_as_not_tried(invoke, scripted) -> None:
     scripted(DeviceLostError("gone"))
     assert "model: small ... not tried" in invoke("devices", "--selftest").stderr
 
@@ -120,7 +120,7 @@ def arrange_no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["no CuPy", "no driver", "no GPU", "an old GPU", "no cuDNN"],
 )
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
-def test_without_a_gpu_that_can_be_used_it_says_what_running_on_one_says(
+def test_without_a_usable_gpu_it_fails_with_the_same_error_as_run(
     invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, arrange, words: tuple[str, ...]
 ) -> None:
     arrange(monkeypatch)
@@ -128,7 +128,7 @@ def test_without_a_gpu_that_can_be_used_it_says_what_running_on_one_says(
     assert said == complains(invoke("run", model, "--device", "cuda", "-q"), 3)
 
 
-def test_a_device_is_named_for_the_selftest_alone(invoke, complains) -> None:
+def test_device_is_an_option_of_the_selftest_only(invoke, complains) -> None:
     complains(invoke("devices", "--device", "cpu"), 2, "--selftest")
     complains(invoke("devices", "--selftest", "--device", "v100"), 3, "is not attached")
     complains(invoke("devices", "--selftest", "--device", "nope"), 2, "unknown device 'nope'")

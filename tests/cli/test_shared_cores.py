@@ -1,4 +1,4 @@
-"""Commands say before they measure that other processes of iosched have the cores, and which processes these are."""
+"""Before measuring, commands warn that other iosched processes use the cores, and name these processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ input()
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The number of a process that has taken both cores of this machine."""
+    """The PID of a process that has claimed both cores of this machine."""
     name = f"iosched.test.{uuid4().hex}"
     monkeypatch.delenv(SHARE_VARIABLE)
     monkeypatch.setattr(lane_cpus, "PROCESS", Claims(name))
@@ -45,7 +45,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("words", [("optimize", "--json"), ("bench", "--with", "greedy", "--json")])
-def test_it_is_said_once_and_before_anything_is_measured(
+def test_the_warning_appears_once_before_anything_is_measured(
     words: tuple[str, ...],
     invoke: Callable[..., Result],
     other: int,

@@ -58,11 +58,11 @@ def test_the_svg_has_the_latency_of_every_block_of_a_large_network(invoke, sched
     assert re.findall(r">block (\d+) · 321.0 µs<", svg) == list(map(str, range(30)))
 
 
-def test_with_the_model_it_shows_what_operators_are(invoke, schedule_file: Path, model: Path) -> None:
+def test_with_the_model_it_shows_types_of_operators(invoke, schedule_file: Path, model: Path) -> None:
     assert "Conv 3×3 b" in invoke("show", schedule_file, "--model", model).stdout  # noqa: RUF001
 
 
-def test_with_the_model_it_shows_what_stages_compute(invoke, model: Path) -> None:
+def test_with_the_model_it_shows_the_throughput_of_stages(invoke, model: Path) -> None:
     invoke("optimize", model, "--device", "v100", "-q")
     lines = invoke("show", "branches.iosched.onnx").stdout.splitlines()
     assert re.search(r"FLOP, .*FLOP/s, \d+% of peak, \d+% of the SMs$", lines[1])
@@ -105,7 +105,7 @@ def test_the_idle_share_is_known_where_the_profile_database_has_the_latencies(
     assert not Path("empty.db").exists()
 
 
-def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, model: Path) -> None:
+def test_a_measured_schedule_has_no_share_of_peak(invoke, schedule_file: Path, model: Path) -> None:
     text = invoke("show", schedule_file, "--model", model).stdout
     assert "FLOP/s" in text
     assert "peak" not in text
@@ -188,7 +188,7 @@ def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_fi
     assert "block 0" in result.stdout
 
 
-def test_latencies_of_whole_models_are_apart_from_sums_of_stages(invoke, workdir: Path, schedule_file: Path) -> None:
+def test_latencies_of_whole_models_are_shown_separately(invoke, workdir: Path, schedule_file: Path) -> None:
     document = ScheduleDocument.from_json(schedule_file.read_text())
     known = {"predicted": 50.0, "measured": 90.0, "sequential": 150.0, "greedy": None, "reference": 180.0}
     whole = replace(document, alternatives=(Alternative("sequential", document.schedule, 150.0),), latency_us=known)
@@ -253,7 +253,7 @@ def test_show_writes_a_page(invoke, model: Path, workdir: Path) -> None:
     assert [us is not None for _, us in data["blocks"][0]["before"]] == [True] * 3
 
 
-def test_a_page_of_a_schedule_file_alone_knows_operators_by_its_structure(invoke, model: Path, workdir: Path) -> None:
+def test_a_page_without_the_model_knows_operators_from_the_structure(invoke, model: Path, workdir: Path) -> None:
     invoke("optimize", model, "--device", "v100", "-q")
     data = page_of(invoke("show", "branches.schedule.json", "--format", "html").stdout)
     assert sorted(row[1] for row in data["operators"]) == ["Concat", "Conv 1×1", "Conv 3×3"]  # noqa: RUF001
@@ -268,7 +268,7 @@ def test_a_page_says_what_runs_the_model_instead(invoke, schedule_file: Path) ->
     assert "uses plain onnxruntime" in note
 
 
-def test_a_page_says_why_what_was_measured_is_not_known(invoke, schedule_file: Path, model: Path) -> None:
+def test_a_page_says_why_measurements_are_unknown(invoke, schedule_file: Path, model: Path) -> None:
     data = page_of(invoke("show", schedule_file, "--model", model, "--format", "html").stdout)
     assert "made on another machine" in data["unknown"]["measured"]
     Path("damaged.sqlite").write_text("no database")
@@ -279,7 +279,7 @@ def test_a_page_says_why_what_was_measured_is_not_known(invoke, schedule_file: P
     assert "damaged.sqlite" in page_of(invoke(*words).stdout)["unknown"]["measured"]
 
 
-def test_a_trace_draws_what_is_predicted_alone_and_says_what_is_not(invoke, schedule_file: Path) -> None:
+def test_a_trace_has_only_predictions_and_names_stages_without_one(invoke, schedule_file: Path) -> None:
     trace = json.loads(invoke("show", schedule_file, "--format", "trace").stdout)
     assert {event["pid"] for event in trace["traceEvents"]} == {2}
     assert trace["otherData"]["model"] == "branches"
@@ -296,8 +296,8 @@ def test_a_trace_draws_what_is_predicted_alone_and_says_what_is_not(invoke, sche
     assert "3 stages without a predicted latency" in json.loads(result.stdout)["otherData"]["unknown"]
 
 
-def test_the_page_has_edges_by_the_model_or_by_the_file(invoke, schedule_file: Path, model: Path) -> None:
-    """A schedule file knows the structure of its model, unless it came without it."""
+def test_the_page_has_edges_from_the_model_or_the_schedule_file(invoke, schedule_file: Path, model: Path) -> None:
+    """A schedule file has the structure of its model, unless it was written without it."""
 
     def reads(*words: object) -> list[list[int]]:
         data = page_of(invoke("show", schedule_file, *words, "--format", "html").stdout)

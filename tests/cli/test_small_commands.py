@@ -51,8 +51,8 @@ def test_inspect_prints_a_row_for_each_block(invoke, model: Path) -> None:
     assert lines[2].split()[0] == "0"
 
 
-def test_inspect_tells_what_a_variant_was_made_of(invoke, model: Path, workdir: Path) -> None:
-    """A record may say anything: its texts cannot drive the terminal."""
+def test_inspect_shows_the_origin_of_a_variant(invoke, model: Path, workdir: Path) -> None:
+    """A record may contain anything: its text sends no escape codes to the terminal."""
     base = load_model(model, name="bad\x1bname")
     variant = variant_of(base, [OperatorMutator("op", by_type("Relu"), ["keep", "conv3"])], lambda question: 1)
     write_model(variant.model.proto, variant.model.weights, workdir / "variant.onnx")
@@ -81,13 +81,13 @@ def test_zoo_list_and_export(invoke, workdir: Path) -> None:
     assert piped.stderr == ""
 
 
-def test_zoo_refuses_what_it_cannot_do(invoke, complains, workdir: Path) -> None:
+def test_zoo_refuses_unknown_networks_and_folders(invoke, complains, workdir: Path) -> None:
     complains(invoke("zoo", "export", "squeeznet"), 2, "squeezenet")
     complains(invoke("zoo", "export", "squeezenet", "-o", "no/such/f.onnx"), 2, "no/such")
     assert list(workdir.iterdir()) == []
 
 
-def test_devices_says_what_is_there_and_what_is_missing(invoke) -> None:
+def test_devices_describes_the_cpu_and_cuda(invoke) -> None:
     cpu, cuda = json.loads(invoke("devices", "--json").stdout)["devices"]
     assert cpu["kind"] == "cpu"
     assert cpu["cores"] >= 1
@@ -98,7 +98,7 @@ def test_devices_says_what_is_there_and_what_is_missing(invoke) -> None:
     assert cpu["runtime"]["version"] in text
 
 
-def test_devices_says_how_much_time_of_its_cores_the_process_gets(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_shows_the_cpu_quota_of_the_process(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: None)
     assert "quota" not in invoke("devices").stdout
     monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: 1.5)
@@ -108,7 +108,7 @@ def test_devices_says_how_much_time_of_its_cores_the_process_gets(invoke, monkey
     assert "CPU time of 1.5 cores; default threads: 1" in invoke("devices").stdout
 
 
-def test_devices_lists_the_gpus_that_can_be_planned_for(invoke) -> None:
+def test_devices_lists_the_gpus_that_can_be_simulated(invoke) -> None:
     known = json.loads(invoke("devices", "--json").stdout)["plannable"]
     assert {"device": "v100", "name": "Tesla V100-SXM2-16GB"} in known
     text = invoke("devices").stdout
@@ -142,7 +142,7 @@ def test_profile_stats(invoke, measured: Path) -> None:
     assert "some device" in invoke("profile", "stats", "--profile-db", measured).stdout
 
 
-def test_profile_stats_tell_any_key_of_a_device(invoke, tmp_path: Path) -> None:
+def test_profile_stats_accepts_any_device_key(invoke, tmp_path: Path) -> None:
     path = tmp_path / "strange.db"
     with ProfileDatabase(path) as database:
         for key in ("", "7", "{}", '{"versions": 1}', "[" * 100_000, '{"versions": {}, "name": "", "design": [7]}'):
@@ -150,7 +150,7 @@ def test_profile_stats_tell_any_key_of_a_device(invoke, tmp_path: Path) -> None:
     assert invoke("profile", "stats", "--profile-db", path).exit_code == 0
 
 
-def test_profile_stats_tells_which_cpu_of_a_name_it_is(invoke, tmp_path: Path) -> None:
+def test_profile_stats_distinguishes_cpus_of_the_same_name(invoke, tmp_path: Path) -> None:
     path = tmp_path / "measured.sqlite"
     named = {"precision": "mixed", "threads": 2, "versions": {"onnxruntime": "1.2"}}
     design = {"vendor": "AuthenticAMD", "family": "25", "model": "17", "stepping": "", "caches": "L2 1M"}
@@ -180,7 +180,7 @@ def test_profile_clear_asks_first(invoke, complains, measured: Path) -> None:
     assert json.loads(invoke("profile", "stats", "--profile-db", measured, "--json").stdout)["measurements"] == 0
 
 
-def test_profile_refuses_what_is_no_database_or_export(invoke, complains, workdir: Path, measured: Path) -> None:
+def test_profile_refuses_bad_databases_exports_and_paths(invoke, complains, workdir: Path, measured: Path) -> None:
     (workdir / "text").write_bytes(b"no database" * 1000)
     complains(invoke("profile", "stats", "--profile-db", "text"), 2, "text")
     complains(invoke("profile", "import", "text", "--profile-db", measured), 2, "line 1")

@@ -1,4 +1,4 @@
-"""`optimize` writes a file that runs even if a plan of iosched fails; `--strict` makes an error of that."""
+"""`optimize` writes a file that runs even if a plan of iosched fails; `--strict` turns that into an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT = "Please report it with the output of 'iosched doctor'"
 
 @pytest.fixture
 def fire(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`fire.onnx` in the working folder, which the schedule found makes fastest."""
+    """`fire.onnx` in the working folder, for which the schedule found is the fastest."""
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     onnx.save(fire_proto(), "fire.onnx")
@@ -87,7 +87,7 @@ def test_strict_ends_with_exit_code_4_if_outputs_differ(
     assert not Path("fire.iosched.onnx").exists()
 
 
-def test_each_batch_size_is_contained_on_its_own(
+def test_a_failing_plan_is_replaced_for_each_batch_size(
     invoke: Invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -104,7 +104,7 @@ def test_each_batch_size_is_contained_on_its_own(
     assert "iosched's plan fails at" in strict.stderr
 
 
-def test_a_bad_file_is_still_the_users(invoke: Invoke, workdir: Path) -> None:
+def test_a_bad_file_is_still_wrong_usage(invoke: Invoke, workdir: Path) -> None:
     Path("bad.onnx").write_bytes(b"no model")
     assert invoke("optimize", "bad.onnx", *ON_CPU).exit_code == 2
     assert invoke("optimize", "bad.onnx", *ON_CPU, "--strict").exit_code == 2

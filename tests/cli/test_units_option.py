@@ -1,4 +1,4 @@
-"""`optimize --units FILE`: operators of the user's that are scheduled as one."""
+"""`optimize --units FILE`: operators that are scheduled as one at the user's request."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_bad_files_are_refused(invoke, complains, model: Path, text: str, words:
     complains(invoke("optimize", model, "--device", "v100", "--units", "bad.json"), 2, *words)
 
 
-def test_what_units_cannot_be_beside(invoke, complains, model: Path, units: list[list[str]]) -> None:
+def test_wrong_usage_with_units_is_refused(invoke, complains, model: Path, units: list[list[str]]) -> None:
     del units
     call = ("optimize", model, "--device", "cpu", "--units")
     complains(invoke(*call, "units.json", "--schedule-from", model), 2, "searches nothing: leave out --units")

@@ -18,7 +18,7 @@ def test_it_names_package_executor_python_and_system(monkeypatch: pytest.MonkeyP
     assert version_text() == expected
 
 
-def test_it_says_where_the_compiled_executor_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_a_missing_compiled_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "version", lambda: None)
     assert "(executor in Python;" in version_text()
 

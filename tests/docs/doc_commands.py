@@ -1,7 +1,7 @@
-"""What `iosched` and `python` are in the shells that run the documentation's blocks.
+"""The commands `iosched` and `python` of the shells that run the documentation's blocks.
 
-Nobody disturbs, no GPU is attached, libraries load, SqueezeNet is a small network, others of the zoo are narrow,
-and what a command repeats by itself it repeats less often, so that a page takes seconds. All else is as ever.
+Nothing interferes, no GPU is attached, libraries load, SqueezeNet is a small network, others of the zoo are narrow,
+and commands repeat measurements less often, so that a page takes seconds. All else is unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
-    """Carries out a command or script; with READ_ONLY, only reads its options, and notes it there if they are wrong."""
+    """Runs a command or script; with READ_ONLY, only parses its options, and writes it there if they are wrong."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     if words[0] == "python":
         words = words[1:]
@@ -46,13 +46,13 @@ def _carry_out(words: list[str]) -> None:
         return
     script = ROOT / words[0] if words[0].startswith("benchmarks/") else Path(words[0])
     if "READ_ONLY" in os.environ and not re.search("parse_args|read_options", script.read_text(encoding="utf-8")):
-        return  # it has no options, and would run
+        return  # without options, it would run
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
 
 
 def _read_only() -> None:
-    """Commands and scripts read what they are given, and end."""
+    """Lets commands and scripts only parse their command lines."""
     read = argparse.ArgumentParser.parse_args
 
     def parse_args(self: argparse.ArgumentParser, *words: object) -> None:
@@ -90,7 +90,7 @@ def _quieten() -> None:
     cuda_device.usable_names = lambda: ()  # type: ignore[assignment]
     disturbance.disturbances = disturbance.doubts = lambda *_: ()  # type: ignore[assignment]
     disturbance.interference = lambda *_: disturbance.Interference()  # type: ignore[assignment]
-    installation.why_not = lambda _: None  # a process for each of a dozen libraries, which takes seconds
+    installation.why_not = lambda _: None  # it starts a process for each of a dozen libraries, for seconds
     cpu_open.CpuStageCost = FewSamples  # type: ignore[assignment,misc]
     idle.LONGEST_SECONDS, interleaved_models.RATE_SECONDS, time_budget.MOST_DECIDING_S = 0.0, 0.01, 0.1
     few = Budget(rounds=LEAST_SAMPLES)

@@ -1,4 +1,4 @@
-"""Every code block of the documentation is run, or says why it is not."""
+"""Every code block of the documentation is run, or states why it is not."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
 @dataclass(frozen=True)
 class Done:
-    """What a block did.
+    """The outcome of a block.
 
     Attributes:
-        failed: the commands that could not be read, where nothing was carried out.
+        failed: the commands whose options could not be parsed, if nothing was run.
     """
 
     code: int
@@ -42,17 +42,17 @@ class Done:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs blocks of `sh` in a folder; `tools` has the programs that stand for `iosched` and `python`."""
+    """Runs blocks of `sh` in a folder; `tools` has the replacements of `iosched` and `python`."""
 
     tools: Path
 
     def run(self, script: str, folder: Path) -> Done:
-        """Carries out a block as bash does that stops at the first command that fails."""
+        """Runs a block in bash, which stops at the first command that fails."""
         path = os.pathsep.join([str(self.tools), os.environ["PATH"]])
         return self._bash(["-e", "-o", "pipefail", "-c", script], folder, {"PATH": path})
 
     def read(self, script: str, folder: Path) -> Done:
-        """Has `iosched` and the scripts of `benchmarks/` read their options; carries out nothing, and no other one."""
+        """Lets `iosched` and the scripts of `benchmarks/` only parse their options, and other commands do nothing."""
         failed = folder / "failed"
         failed.unlink(missing_ok=True)
         others = "command_not_found_handle() { :; }\n"
@@ -62,8 +62,8 @@ class Shell:
     def _bash(self, words: list[str], folder: Path, more: dict[str, str]) -> Done:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("IOSCHED_", "RAY_", "XDG_"))},
-            "HOME": str(folder / "home"),  # nobody's settings, and nobody's keys
-            SHARE_VARIABLE: "1",  # other tests have the cores too, and no command is to say so
+            "HOME": str(folder / "home"),  # no settings and keys of a user
+            SHARE_VARIABLE: "1",  # other tests use the cores, too: no command should warn of that
             "IOSCHED_PROFILE_DB": str(folder / "profile.sqlite"),
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
             **more,
@@ -96,7 +96,7 @@ def shell(folder: Path) -> Shell:
 
 _SPACES = (ROOT / "docs" / "exploring.md").read_text().partition("## Spaces of networks\n")[2]
 
-# What a reader has done before, whatever the page: a model optimized, one of several, and results of yesterday.
+# Commands that a reader has run before any page: an optimized model, one of several, and earlier results.
 _BEFORE = """
 iosched -q optimize model.onnx
 iosched -q optimize retrained.onnx --schedule-from model.schedule.json
@@ -116,10 +116,10 @@ for name in four_convolutions inception_v3 sequential; do cp model.iosched.onnx 
 def prepare(folder: Path, shell: Shell) -> None:
     """Writes all files into `folder`."""
     for name in ("model", "retrained", "variant", "a", "b", "c"):
-        seed = 8 * ord(name[0])  # models have four weights, none of which is also another model's
+        seed = 8 * ord(name[0])  # models have four weights, none of which is shared
         onnx.save(two_branches(seed=seed), folder / f"{name}.onnx")
-    onnx.save(_of_words("input_ids", "attention_mask"), folder / "bert.onnx")
-    onnx.save(_of_words("ids", "mask"), folder / "encoder.onnx")
+    onnx.save(_encoder("input_ids", "attention_mask"), folder / "bert.onnx")
+    onnx.save(_encoder("ids", "mask"), folder / "encoder.onnx")
     onnx.save(_base(), folder / "base.onnx")
     np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
     codes = re.findall(r"```python\n(.*?)```", _SPACES, re.DOTALL)
@@ -127,7 +127,7 @@ def prepare(folder: Path, shell: Shell) -> None:
         (folder / name).write_text(code)
     (folder / "docs").mkdir()
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
-    for name in ("NASNetMobile", "DenseNet201"):  # read by nobody
+    for name in ("NASNetMobile", "DenseNet201"):  # never read
         (folder / f"{name}.onnx").touch()
     (folder / "candidates").mkdir()
     for name in "ab":
@@ -146,8 +146,8 @@ def two_branches(channels: int = 8, size: int = 14, seed: int = 0) -> onnx.Model
     return proto_of(nodes, {"x": (1, channels, size, size)}, ["y"], weights)
 
 
-def _of_words(ids: str, mask: str) -> onnx.ModelProto:
-    """Words and a mask, of any length."""
+def _encoder(ids: str, mask: str) -> onnx.ModelProto:
+    """A model of token ids and a mask, of any length."""
     nodes = [
         helper.make_node("Gather", ["words", ids], ["read"]),
         helper.make_node("Unsqueeze", [mask, "last"], ["kept_words"]),
@@ -170,7 +170,7 @@ def _base() -> onnx.ModelProto:
 COMMANDS = Path(__file__).with_name("doc_commands.py")
 SHELLS = ("sh", "console")
 END = "--- the end of a block ---"
-PLACEHOLDERS = {"OPERATOR": "b", "MODEL": "model"}  # what a reader puts there
+PLACEHOLDERS = {"OPERATOR": "b", "MODEL": "model"}  # filled in by a reader
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory, bash: Shell) -> Path:
-    """The files of a reader; made by the first of the processes that the tests are spread over."""
+    """The files of a reader, made by the first of the test processes."""
     folder = tmp_path_factory.getbasetemp().parent / "documentation"
     with folder.with_suffix(".lock").open("w") as lock:
         flock(lock, LOCK_EX)
@@ -209,7 +209,7 @@ def pages(*languages: str, is_run: bool = True) -> list[Path]:
 
 
 def carried_out(*languages: str) -> list[ParameterSet]:
-    """The pages that have such blocks; all but the README take long together."""
+    """The pages that have such blocks; together, all but the README take long."""
     return [
         pytest.param(page, marks=[] if page.name == "README.md" else pytest.mark.slow) for page in pages(*languages)
     ]
@@ -220,8 +220,8 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", carried_out(*SHELLS), ids=name)
-def test_commands_do_what_they_are_said_to_do(page: Path, folder: Path, bash: Shell) -> None:
-    """One block after another, as a reader does who goes through the page."""
+def test_commands_succeed_and_print_the_output_shown(page: Path, folder: Path, bash: Shell) -> None:
+    """Blocks run one after another, as a reader of the page would run them."""
     for block in blocks(page):
         if block.language in SHELLS and block.is_run:
             done = bash.run(script_of(block), folder)
@@ -231,7 +231,7 @@ def test_commands_do_what_they_are_said_to_do(page: Path, folder: Path, bash: Sh
 
 
 @pytest.mark.parametrize("page", pages(*SHELLS, is_run=False), ids=name)
-def test_options_exist_where_commands_are_not_carried_out(page: Path, folder: Path, bash: Shell) -> None:
+def test_options_of_commands_that_are_not_run_exist(page: Path, folder: Path, bash: Shell) -> None:
     for block in blocks(page):
         if block.language in SHELLS and not block.is_run:
             done = bash.read(script_of(block), folder)
@@ -239,7 +239,7 @@ def test_options_exist_where_commands_are_not_carried_out(page: Path, folder: Pa
 
 
 def script_of(block: Block) -> str:
-    """The commands of a block; of `console`, those behind a `$`."""
+    """The commands of a block; in `console`, those after a `$`."""
     code = block.code
     if block.language == "console":
         code = "\n".join(re.findall(r"^\$ (.*(?:\\\n.*)*)", code, re.MULTILINE))
@@ -249,13 +249,13 @@ def script_of(block: Block) -> str:
 
 
 def shape(printed: str) -> list[str]:
-    """What is printed, whatever its numbers."""
+    """The printed lines with their numbers replaced by 0."""
     return [re.sub(r"\d[\d.,e+-]*", "0", line).rstrip() for line in printed.strip().splitlines()]
 
 
 @pytest.mark.parametrize("page", carried_out("python"), ids=name)
-def test_examples_in_python_print_what_stands_below_them(page: Path, folder: Path, bash: Shell) -> None:
-    """Names that a block binds are known to those behind it."""
+def test_python_examples_print_the_output_shown(page: Path, folder: Path, bash: Shell) -> None:
+    """Names that a block defines are available in later blocks."""
     onnx.save(two_branches(32, 28), folder / "model.onnx")
     run = [block for block in blocks(page) if block.language == "python" and block.is_run]
     (folder / "page.py").write_text(script_of_all(run))
@@ -266,7 +266,7 @@ def test_examples_in_python_print_what_stands_below_them(page: Path, folder: Pat
 
 
 def script_of_all(run: list[Block]) -> str:
-    """The blocks with the lines that they have in the page; behind each, the end of what it prints is marked."""
+    """The blocks at their lines of the page; each is followed by a mark at the end of its output."""
     lines: list[str] = []
     for block in run:
         lines += [""] * (block.line - len(lines)) + block.code.splitlines() + [f"print({END!r}, end='')"]
@@ -274,7 +274,7 @@ def script_of_all(run: list[Block]) -> str:
 
 
 @pytest.mark.parametrize("page", pages("json", "toml", "yaml"), ids=name)
-def test_files_that_are_shown_can_be_read(page: Path) -> None:
+def test_files_shown_in_pages_can_be_parsed(page: Path) -> None:
     read = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
     for block in blocks(page):
         if block.language in read:
@@ -282,7 +282,7 @@ def test_files_that_are_shown_can_be_read(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_blocks_say_what_they_are_written_in_and_why_they_are_not_run(page: Path) -> None:
+def test_blocks_name_their_language_and_the_reason_for_not_being_run(page: Path) -> None:
     known = {*SHELLS, "python", "json", "toml", "yaml", "text"}
     for block in blocks(page):
         assert block.language in known, f"{block.place}: write ```sh, ```python, ... or ```text"
@@ -297,6 +297,6 @@ def test_tests_that_run_a_block_read_its_page(page: Path) -> None:
         assert page.name in (ROOT / test).read_text(), f"{test} does not name {page.name}"
 
 
-def test_it_is_told_how_many_blocks_are_run_and_why_others_are_not() -> None:
+def test_contributing_has_the_numbers_of_blocks_that_are_run_and_not_run() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert text == with_counts(text), "stale: run  python tests/support/doc_blocks.py"

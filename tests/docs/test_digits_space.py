@@ -12,7 +12,7 @@ from iosched.models.spaces.space import find_space
 SPACE = Path(__file__).parents[2] / "docs" / "examples" / "digits_space.py"
 
 
-def test_variants_compute_features_and_are_asked_for_what_those_of_the_box_are() -> None:
+def test_variants_have_no_classifier_and_the_same_questions_as_the_builtin_space() -> None:
     asked: list[list[Question]] = []
     for name in (str(SPACE), "builtin:inception:32"):
         space, draw, questions = find_space(name), Random(0), list[Question]()

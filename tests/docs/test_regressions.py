@@ -1,4 +1,4 @@
-"""The script in `docs/regressions.md` runs as it stands, and says what the page says."""
+"""The script in `docs/regressions.md` runs unchanged, and prints the verdicts of the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "regressions.md"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an optimized model, what `bench` said of it, and a command `iosched` that says that ever after."""
+    """A folder with an optimized model, its `bench` results, and a command `iosched` whose `bench` repeats them."""
     folder = tmp_path_factory.mktemp("job")
     command = folder / "iosched"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m iosched "$@"\n')
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "iosched optimize model.onnx --strategy greedy -o model.iosched.onnx -q")
     run(folder, "iosched bench model.iosched.onnx --with iosched --with onnxruntime --rounds 10 --json > measured.json")
     found = json.loads((folder / "measured.json").read_text())
-    for samples in found["samples_us"].values():  # steady, whatever else this machine does
+    for samples in found["samples_us"].values():  # steady under any load of this machine
         samples[:] = [100.0 + index % 3 for index in range(len(samples))]
     (folder / "measured.json").write_text(json.dumps(found))
     again = 'if [ "$1" = bench ]; then exec cat measured.json; fi'
@@ -54,8 +54,8 @@ def run(folder: Path, script: str) -> str:
 @pytest.mark.parametrize(
     ("factor", "words"), [(100.0, "as fast as before"), (0.01, "slower than before"), (None, "cannot be compared")]
 )
-def test_the_script_tells_which_of_three_it_is(folder: Path, factor: float | None, words: str) -> None:
-    """The baseline is what `bench` says, its row `iosched` a hundred times as slow or as fast."""
+def test_the_script_prints_one_of_three_verdicts(folder: Path, factor: float | None, words: str) -> None:
+    """The baseline is the output of `bench`, with the row `iosched` a hundred times slower or faster."""
     found = json.loads((folder / "measured.json").read_text())
     if factor is None:
         found["model"] = "another model"
@@ -65,7 +65,7 @@ def test_the_script_tells_which_of_three_it_is(folder: Path, factor: float | Non
     assert run(folder, SCRIPT).splitlines()[-1] == words
 
 
-def test_the_job_for_github_has_the_gate_of_the_page() -> None:
+def test_the_github_job_has_the_gate_of_the_page() -> None:
     file = PAGE.parents[1] / "examples" / "pipeline" / "github-actions.yml"
     steps = [step.get("run", "") for step in yaml.safe_load(file.read_text())["jobs"]["latency"]["steps"]]
     (gate,) = re.findall(r"iosched diff .*(?=; then)", SCRIPT)

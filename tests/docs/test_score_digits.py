@@ -1,4 +1,4 @@
-"""The example of a score command tells how well a network's outputs tell digits apart, network by network."""
+"""The example of a score command rates how well the outputs of each network separate digits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def network(name: str, channels: int = 4) -> onnx.ModelProto:
 
 
 def blind(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with weights of zero: it computes the same of every image."""
+    """The network with weights of zero: its outputs are the same for every image."""
     for tensor in proto.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), tensor.name))
@@ -57,7 +57,7 @@ def printed(score: ModuleType, capsys: pytest.CaptureFixture[str], *words: str) 
 
 
 @pytest.mark.slow
-def test_features_that_tell_digits_apart_score_high_and_those_that_do_not_like_guessing(
+def test_useful_features_score_high_and_constant_ones_score_like_guessing(
     score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, proto in (("seeing", network("a")), ("blind", blind(network("a")))):
@@ -68,14 +68,14 @@ def test_features_that_tell_digits_apart_score_high_and_those_that_do_not_like_g
 
 
 @pytest.mark.slow
-def test_fewer_images_teach_less(score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_images_lower_the_accuracy(score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(network("a"), tmp_path / "a.onnx")
     few, many = (printed(score, capsys, str(tmp_path / "a.onnx"), "--images", count) for count in ("50", "800"))
     assert few["accuracy"] < many["accuracy"]  # type: ignore[operator]
 
 
 @pytest.mark.slow
-def test_of_several_networks_in_a_model_each_has_the_score_that_it_has_alone(
+def test_each_of_several_networks_in_a_model_has_the_same_score_as_alone(
     score: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     protos = {"a": network("a"), "b": network("b", channels=1)}

@@ -81,7 +81,7 @@ def predictor(plan: Path) -> Iterator[Predictor]:
 
 
 @pytest.mark.slow
-def test_answers_are_those_of_the_model(predictor: Predictor, plan: Path) -> None:
+def test_answers_match_the_outputs_of_the_model(predictor: Predictor, plan: Path) -> None:
     (found,) = predictor.infer(X)["outputs"]
     with iosched.load(plan) as model:
         expected = model.run({"x": X})["y"]

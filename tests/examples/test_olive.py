@@ -17,7 +17,7 @@ from small_models import branches
 import iosched
 from iosched.runtime.cpu import library
 
-# In a process of its own, for Olive imports PyTorch.
+# In a separate process, since Olive imports PyTorch.
 SCRIPT = """
 from olive.model import ONNXModelHandler
 from olive.passes.olive_pass import create_pass_from_dict

@@ -20,7 +20,7 @@ import iosched
 
 
 def run_example(path: Path, *words: object, folder: Path) -> str:
-    """What a script prints on stdout; it runs in this process, where what it imports may be imported already."""
+    """The stdout of a script, which runs in this process to share its imports."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setenv("IOSCHED_PROFILE_DB", ":memory:")
         patch.chdir(folder)
@@ -31,7 +31,7 @@ def run_example(path: Path, *words: object, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `digits.onnx`, as scikit-learn's ensemble was exported, and the optimized model."""
+    """A folder with `digits.onnx`, exported from scikit-learn's ensemble, and the optimized model."""
     pytest.importorskip("skl2onnx", reason="the extra [examples] is not installed")
     folder = tmp_path_factory.mktemp("digits")
     words = ("digits.onnx", "--width", 16, "--optimize", "digits.iosched.onnx", "--budget", 1)
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_one_import_changes_and_no_answer(folder: Path) -> None:
+def test_changing_one_import_keeps_the_answers(folder: Path) -> None:
     script = (EXAMPLES / "classify.py").read_text()
     ours, theirs = "from iosched import InferenceSession", "from onnxruntime import InferenceSession"
     assert script.count(ours) == 1
@@ -87,11 +87,11 @@ def test_the_pipeline_ends_with_a_gate_that_can_fail(folder: Path, tmp_path: Pat
     again = make(tmp_path, folder / "digits.onnx")
     assert again.returncode != 0
     assert "Error 4" in again.stderr
-    assert "optimize" not in again.stdout  # what is made already stays
+    assert "optimize" not in again.stdout  # existing files are kept
 
 
 def exported(script: str, folder: Path) -> str:
-    """What a script prints that imports a framework, which stays out of this process."""
+    """The stdout of a script in a separate process, since it imports a framework."""
     words = ["m.onnx", "--optimize", "m.iosched.onnx", "--budget", "5"]
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / script), *words],
@@ -107,11 +107,11 @@ def exported(script: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: for Linux it brings gigabytes of CUDA")
-def test_a_network_of_pytorch(tmp_path: Path) -> None:
+def test_a_pytorch_network_keeps_its_outputs(tmp_path: Path) -> None:
     assert "m.iosched.onnx: same outputs as PyTorch" in exported("export_torch.py", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("tf2onnx") is None, reason="Keras and TensorFlow are not installed: they are in [bench]")
-def test_a_network_of_keras(tmp_path: Path) -> None:
+def test_a_keras_network_keeps_its_outputs(tmp_path: Path) -> None:
     assert "m.iosched.onnx: same outputs as Keras" in exported("export_keras.py", tmp_path)

@@ -1,6 +1,6 @@
-"""The example of a service, called over HTTP: right answers, refusals with the reason, a quiet end.
+"""The example of a service, called over HTTP: correct answers, refusals with the reason, a clean shutdown.
 
-One service is of two models in two processes, another of a model for several batch sizes in one.
+One service has two models in two processes, another has one model for several batch sizes in one process.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_it_describes_the_model(service: Service) -> None:
     assert said["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1, 16, 6, 6]}]
 
 
-def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
+def test_concurrent_requests_get_their_own_answers(service: Service) -> None:
     with iosched.load(service.path, threads=1) as model:
         wanted = [model.run({"x": X * number})["y"] for number in range(8)]
 
@@ -150,7 +150,7 @@ def test_each_model_answers_its_own_requests(service: Service) -> None:
 
 
 def test_requests_that_exceed_the_queue_are_refused(tmp_path: Path) -> None:
-    """And those that wait for too long."""
+    """So are those that wait for too long."""
     names = ["x", *(f"a{number}" for number in range(20)), "y"]
     nodes = [node("MatMul", [read, "w"], [written]) for read, written in pairwise(names)]  # takes milliseconds
     onnx.save(proto_of(nodes, {"x": [1, 1000]}, ["y"], {"w": weight(1000, 1000)}), tmp_path / "slow.onnx")
@@ -208,7 +208,7 @@ def test_a_model_for_several_batch_sizes_has_a_dynamic_batch(of_several_sizes: S
     assert said["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 16, 6, 6]}]
 
 
-def test_requests_of_any_batch_size_get_their_own_answers_at_a_time(of_several_sizes: Service) -> None:
+def test_concurrent_requests_of_any_batch_size_get_their_own_answers(of_several_sizes: Service) -> None:
     images = {size: np.random.default_rng(size).standard_normal((size, 8, 6, 6), np.float32) for size in range(1, 5)}
     with iosched.load_batches(of_several_sizes.path, device="cpu", threads=1) as model:
         wanted = {size: model.run({"x": x})["y"] for size, x in images.items()}
@@ -223,7 +223,7 @@ def test_requests_of_any_batch_size_get_their_own_answers_at_a_time(of_several_s
         assert all(callers.map(is_right, [1 + number % 4 for number in range(16)]))
 
 
-def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_sizes: Service) -> None:
+def test_a_batch_larger_than_all_scheduled_ones_is_refused(of_several_sizes: Service) -> None:
     status, answer = of_several_sizes.call("POST", INFER, request([0] * 5 * 288, shape=[5, 8, 6, 6]))
     assert (status, answer["error"]) == (413, "batch size 5 is too large; the limit is 4")
     assert of_several_sizes.call("POST", INFER, b" " * 300_000)[0] == 413
@@ -231,10 +231,10 @@ def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_s
     assert (status, "shape" in answer["error"]) == (400, True)
 
 
-def test_bodies_that_never_end_keep_no_others_out(of_several_sizes: Service) -> None:
+def test_incomplete_bodies_do_not_block_other_requests(of_several_sizes: Service) -> None:
     head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n".encode()
     with ExitStack() as stack:
-        for _ in range(100):  # more than wait and run at a time
+        for _ in range(100):  # more than can wait and run at a time
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", of_several_sizes.port), timeout=60))
             connection.sendall(head)
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the service waits for the body

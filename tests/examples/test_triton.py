@@ -1,4 +1,4 @@
-"""The example for Triton's Python backend, called as Triton calls it; `triton_stand_in` is in the place of Triton."""
+"""The example for Triton's Python backend, called as Triton calls it; `triton_stand_in` replaces Triton."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Opens the model with the parameters of config.pbtxt, and those given instead."""
+    """Opens the model with the parameters of config.pbtxt, some of which are replaced by those given."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton_stand_in.module())
 
     def open_it(**parameters: str) -> Any:
@@ -57,7 +57,7 @@ def opened(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_requests_are_answered_in_order_and_a_bad_one_alone_fails(
+def test_requests_are_answered_in_order_and_only_bad_ones_fail(
     opened: Callable[..., Any], repository: Path, runtime: str
 ) -> None:
     model = opened(runtime=runtime, strict="1")

@@ -74,7 +74,7 @@ def _simulated(model: str, name: str) -> list[str]:
 
 
 def _killed() -> list[str]:
-    """A study and a search that are killed or interrupted, and the same command once more."""
+    """A study and a search that are killed or interrupted, and the same command again."""
     explore = "explore --space builtin:inception:32 --objective latency:v100 --sampler random --trials 6 -o found"
     search = "optimize zoo:squeezenet --device cpu --threads 2 --budget 20 -o found.onnx --profile-db"
     return [
@@ -90,7 +90,7 @@ def _killed() -> list[str]:
 
 
 def _frozen() -> list[str]:
-    """Decisions on a CPU from a profile that answers all: nothing is measured, so the bytes of schedules are equal."""
+    """Decisions on a CPU from a profile with all latencies: nothing is measured, so schedules are identical."""
     database = "--profile-db frozen.db"
     calls = [f"profile import frozen.jsonl {database}"]
     for model, operator in (("model", "d"), ("small", "d"), ("light_squeezenet", "r11")):

@@ -1,4 +1,4 @@
-"""Compares what two trees of iosched print and write, call by call, on one machine.
+"""Compares the output and files of two trees of iosched, call by call, on one machine.
 
     python tests/golden/compare.py BEFORE AFTER [--seeds 500] [--only NAME]
 
@@ -79,7 +79,7 @@ def probe(python: Path, files: Path, seeds: int) -> dict[str, str]:
 
 
 def scenario(python: Path, files: Path, room: Path, name: str, steps: object) -> Iterator[tuple[str, str]]:
-    """What each step of a scenario ends with, prints and writes."""
+    """Exit code, output and files of each step of a scenario."""
     room.mkdir(parents=True)
     for path in files.iterdir():
         if not path.name.startswith("seed"):
@@ -113,7 +113,7 @@ def scenario(python: Path, files: Path, room: Path, name: str, steps: object) ->
 
 
 def killed(words: Sequence[str], room: Path, environment: Mapping[str, str], how: re.Match[str]) -> int:
-    """The exit code of a call that gets a signal once a file has so many bytes."""
+    """The exit code of a call that gets a signal once a file has a number of bytes."""
     path, nbytes = room / how["path"], int(how["nbytes"])
     quiet = subprocess.DEVNULL
     with subprocess.Popen(words, cwd=room, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as process:
@@ -128,7 +128,7 @@ def is_result(path: Path, home: Path) -> bool:
 
 
 def content(path: Path, room: Path) -> str:
-    """A file as text: arrays and models by digests of what counts in them."""
+    """A file as text: arrays and models as digests of their relevant content."""
     if path.suffix == ".npz":
         with np.load(path) as arrays:
             return "\n".join(f"{name} {arrays[name].shape} {digest(arrays[name].tobytes())}" for name in sorted(arrays))
@@ -146,7 +146,7 @@ def model_text(data: bytes, room: Path) -> str:
 
 
 def masked(data: bytes, room: Path, keys: Set[str] = frozenset()) -> str:
-    """Text without times, places, versions, provenance and what `keys` name; JSON with a line for each value."""
+    """Text without times, places, versions, provenance and values of `keys`; JSON with a line for each value."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""A profile of this machine's CPU whose latencies are made up, so that two trees that read it decide the same.
+"""A profile of this machine's CPU with made-up latencies, so that two trees that read it decide the same.
 
 Started with the Python of the tree before: python frozen_profile.py FOLDER. Writes FOLDER/frozen.jsonl, a `profile
 export`. The keys of rows are those that the tree asks for: it measures every stage of `MODELS`, then compares whole
@@ -16,11 +16,11 @@ from pathlib import Path
 
 MODELS = ("model.onnx", "small.onnx", "light_squeezenet.onnx")
 _ROUNDS = 6
-_MOST_CALLS = 8  # a comparison that other processes disturb is not kept, and made again
+_MOST_CALLS = 8  # a comparison with interference is discarded and repeated
 
 
 def main(folder: Path) -> None:
-    """Measures, and makes rows up, until a call adds none."""
+    """Measures and makes up rows until a call adds none."""
     known = ""
     for call in range(_MOST_CALLS):
         database = folder / f"frozen{call}.db"

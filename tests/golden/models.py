@@ -48,7 +48,7 @@ def branches(seed: int, batch: int | str = 1, size: int = 14) -> onnx.ModelProto
 
 
 def random_network(seed: int) -> onnx.ModelProto:
-    """Up to twelve layers of one shape, each of which reads any before it; a layer that none reads is an output."""
+    """Up to twelve layers of one shape, each of which reads any earlier one; a layer that none reads is an output."""
     random, rng = Random(seed), np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, np.ndarray] = {}

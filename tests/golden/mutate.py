@@ -1,4 +1,4 @@
-"""Puts the faults of mutations.toml into a tree, one after another, and tells which its tests catch.
+"""Injects the faults of mutations.toml into a tree, one after another, and reports which its tests catch.
 
     python tests/golden/mutate.py TREE [--only NAME]
 
@@ -50,7 +50,7 @@ def copied(tree: Path, copy: Path) -> Path:
 
 
 def outcome(tree: Path, copy: Path, entry: dict[str, str]) -> str:
-    """What becomes of one fault."""
+    """The outcome of one fault."""
     paths = [path for folder in PRODUCT for path in (copy / folder).rglob("*.py")]
     having = [path for path in paths if entry["text"] in path.read_text(encoding="utf-8")]
     if len(having) != 1 or having[0].read_text(encoding="utf-8").count(entry["text"]) != 1:

@@ -1,4 +1,4 @@
-"""What one tree makes of the random networks through the Python API: plans, kernels, outputs, and signatures.
+"""Probes one tree with random networks through the Python API: plans, kernels, outputs, and signatures.
 
 Started with the tree's own Python: python probe.py FOLDER COUNT. Prints one JSON object of texts and digests by name.
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def probed(source: str | bytes, recorded: list[bytes]) -> dict[str, str]:
-    """What becomes of one model: its digests, its schedule for a V100, and its plan and outputs on two cores."""
+    """The results of one model: its digests, its schedule for a V100, and its plan and outputs on two cores."""
     recorded.clear()
     loaded = load_model(source)
     result = iosched.optimize(source, device="v100")
@@ -64,7 +64,7 @@ def random_inputs(specs: Iterable[iosched.TensorSpec]) -> dict[str, np.ndarray]:
 
 
 def record_lowering() -> list[bytes]:
-    """Has plans and kernels recorded as they are made, not those of proofs."""
+    """Records plans and kernels as they are made, except those of proofs."""
     from iosched.runtime.cpu import native, programs
 
     recorded: list[bytes] = []
@@ -85,7 +85,7 @@ def record_lowering() -> list[bytes]:
 
 
 def without_node_names(data: bytes) -> bytes:
-    """The model; onnxruntime numbers the nodes that it makes in an order of its own each time."""
+    """The model without node names; onnxruntime numbers the nodes that it makes differently each time."""
     model = onnx.load_from_string(data)
     for node in model.graph.node:
         node.ClearField("name")

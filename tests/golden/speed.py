@@ -67,7 +67,7 @@ def prepare(python: Path, folder: Path) -> None:
 
 
 def timed(python: Path, call: str, folder: Path) -> Iterator[tuple[str, float]]:
-    """What one process takes, by name: latency of a run, time to open, memory; of a start, its time alone."""
+    """Measurements of one process, by name: latency, time to open, memory; for a start, only its time."""
     words = ["-m", "iosched", *f"run {call}.onnx --device cpu --threads 2 --repeat {_RUNS} --json".split()]
     if call not in NETWORKS:
         words = ["-c", call] if call.startswith("import") else ["-m", "iosched", call]

@@ -24,7 +24,7 @@ from iosched.scheduler.baselines import greedy
 
 
 def counted() -> Model:
-    """CumSum along an axis that is an input: no CUDA kernel does it, and onnxruntime's wants the axis on the host."""
+    """CumSum along an axis that is an input: no kernel of ours; onnxruntime's CUDA kernel reads it on the host."""
     nodes = [
         node("Relu", ["x"], ["a"]),
         node("CumSum", ["a", "axis"], ["c"]),
@@ -80,7 +80,7 @@ def test_operators_without_a_kernel(gpu: AttachedGpu, precision: str) -> None:
 
 
 @needs_gpu
-def test_they_run_in_the_cuda_provider(gpu: AttachedGpu) -> None:
+def test_operators_without_a_kernel_run_in_the_cuda_provider(gpu: AttachedGpu) -> None:
     if "CUDAExecutionProvider" not in importlib.import_module("onnxruntime").get_available_providers():
         pytest.skip("this onnxruntime has no CUDA provider")
     devices = opened(gpu, sliced()).executor.session_devices
@@ -90,7 +90,7 @@ def test_they_run_in_the_cuda_provider(gpu: AttachedGpu) -> None:
     assert "CUDA provider" in note
 
 
-def test_what_a_kernel_wants_on_the_host_is_copied_there_in_every_run(gpu: AttachedGpu) -> None:
+def test_host_inputs_of_a_provider_kernel_are_copied_in_every_run(gpu: AttachedGpu) -> None:
     model = counted()
     compiled = opened(gpu, model)
     for seed in range(4):

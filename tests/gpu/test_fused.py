@@ -1,4 +1,4 @@
-"""On a GPU, one kernel computes in networks what a depthwise and a pointwise convolution do, or slices of a Concat."""
+"""On a GPU, kernels fused from a depthwise and a pointwise convolution or slices of a Concat compute the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 @pytest.mark.parametrize("name", ["randwire", "nasnet_a", "googlenet"])
-def test_one_kernel_for_several(gpu: AttachedGpu, name: str, precision: str) -> None:
+def test_fused_kernels_compute_the_same_as_onnxruntime(gpu: AttachedGpu, name: str, precision: str) -> None:
     small = fire() if name == "googlenet" else separables()
     model = small if IS_DESK else load_model(zoo.build(name).SerializeToString(), name=name)
     computed = Precision(precision)

@@ -1,6 +1,6 @@
-"""On a GPU each of our own kernels writes what its `interpret` writes, and nothing else.
+"""On a GPU each of our own kernels writes the same as its `interpret`, and nothing else.
 
-These are the tests of tests/runtime/cuda, run there in a process of their own: a kernel that breaks memory ends it.
+These are the tests of tests/runtime/cuda, run there in a separate process: a kernel that breaks memory ends it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""On a GPU every network computes what onnxruntime computes, under every strategy, and again the same bits.
+"""On a GPU every network computes the same as onnxruntime, under every strategy, and the same bits in every run.
 
-What onnxruntime computes is asked once for each model and batch size; cuDNN's first guesses will do for its plans.
+onnxruntime runs once for each model and batch size; cuDNN's first guesses are used as its plans.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A model, and pairs of inputs and what onnxruntime makes of them."""
+    """A model, and pairs of inputs and the outputs of onnxruntime."""
 
     model: Model
     pairs: tuple[tuple[Arrays, Arrays], ...]
@@ -69,7 +69,7 @@ class Case:
 
     @cached_property
     def schedules(self) -> dict[str, Schedule]:
-        """Of every kind; the one of strategy `both` is what the analytic model finds for an H100."""
+        """Of every kind; the one of strategy `both` is found with the analytic model of an H100."""
         graph, spec = self.model.graph, gpu_named("h100")
         assert spec is not None
         return {
@@ -92,7 +92,7 @@ def light(name: str) -> Case:
 
 
 def check(gpu: AttachedGpu, case: Case, precision: str, layout: Layout | None = None) -> None:
-    """Every schedule, with and without barriers, on unlike inputs and poisoned memory."""
+    """Every schedule, with and without barriers, on different inputs and poisoned memory."""
     if precision == "fp16" and case.largest > np.finfo(np.float16).max:
         pytest.skip(f"an output is {case.largest:.0f}, more than fp16 can hold")
     backend = gpu.backend(case.model, precision, KnownCudnnPlans({}), layout)
@@ -108,7 +108,7 @@ def check(gpu: AttachedGpu, case: Case, precision: str, layout: Layout | None = 
 
 
 def repeat(compiled: CudaModel, inputs: Arrays, times: int, what: str) -> None:
-    """An error that moves is a race."""
+    """Outputs that change between runs are a race."""
     first = compiled.run(inputs)
     for _ in range(times):
         compiled.executor.poison()
@@ -140,8 +140,8 @@ def test_convolutions_of_lines_and_solids(gpu: AttachedGpu, space: tuple[int, ..
 
 
 @pytest.mark.parametrize("strategy", ["concurrent", "merge", "both"])
-def test_what_a_search_finds(gpu: AttachedGpu, tmp_path: Path, strategy: str) -> None:
-    """Measured, written and run again from its document alone."""
+def test_a_searched_schedule_runs_from_its_document(gpu: AttachedGpu, tmp_path: Path, strategy: str) -> None:
+    """Measured, written, and run from the document alone."""
     case = Case.of(fire()) if IS_DESK else bundled("squeezenet", 1)
     settings = OptimizeSettings(device="cuda", strategy=strategy, profile_db=tmp_path / "p.db")
     found = optimize(case.model, settings)
@@ -153,7 +153,7 @@ def test_what_a_search_finds(gpu: AttachedGpu, tmp_path: Path, strategy: str) ->
 
 @pytest.mark.parametrize("schedule", ["sequential", "greedy"])
 def test_requests_in_flight(gpu: AttachedGpu, schedule: str) -> None:
-    """Of several threads each gets what its inputs give alone, to the bit."""
+    """Each of several threads gets the bits that its inputs give in a run alone."""
     case, at_once = light("squeezenet"), 2 if IS_DESK else 8
     given = [random_inputs(case.model.graph.inputs, seed=seed) for seed in range(2 * at_once)]
     backend = gpu.backend(case.model, "fp32", KnownCudnnPlans({}))

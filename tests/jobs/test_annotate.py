@@ -1,4 +1,4 @@
-"""A model that is written with its schedule: the places of its operators, merged stages, metadata, equal outputs."""
+"""A model that is written with its schedule: notes on operators, merged stages, metadata, equal outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
-def test_notes_say_where_every_operator_stands() -> None:
+def test_notes_give_the_block_stage_and_group_of_every_operator() -> None:
     stage = Stage(Strategy.CONCURRENT, (("a", "b"), ("c",)), predicted_us=5.0, measured_us=4.0)
     merge = Stage(Strategy.MERGE, (("d",), ("e",)), predicted_us=3.0)
     schedule = Schedule((Block(0, (stage,)), Block(1, (merge,))))
@@ -35,7 +35,7 @@ def test_notes_say_where_every_operator_stands() -> None:
     assert list(merges_of(schedule)) == [("d", "e")]
 
 
-def test_what_a_device_grouped_with_others_is_not_merged_in_the_file() -> None:
+def test_merges_with_groups_of_several_operators_are_not_merged_in_the_file() -> None:
     stage = Stage(Strategy.MERGE, (("d", "relu"), ("e",)))
     assert list(merges_of(Schedule((Block(0, (stage,)),)))) == []
 
@@ -65,8 +65,8 @@ ZOO = ("inception_v3", "squeezenet", "googlenet", "randwire", "short_nasnet_a", 
 QUICK = ("light_squeezenet",)
 
 
-CHAIN = "light_bvlc_alexnet"  # with one schedule, whatever the strategy; VGG-16 has no other kinds of operators
-LIKE_CHAINS = ("vgg19", "zfnet512")  # show nothing that the others without branches do not, and take long
+CHAIN = "light_bvlc_alexnet"  # has the same schedule under every strategy; VGG-16 has no other operator types
+LIKE_CHAINS = ("vgg19", "zfnet512")  # are slow and cover nothing beyond the other networks without branches
 
 
 def _cases() -> list[object]:
@@ -75,7 +75,7 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize("name", _cases())
-def test_the_written_model_computes_what_the_original_does(name: str) -> None:
+def test_the_written_model_computes_the_same_as_the_original(name: str) -> None:
     """Each of the 69 convolutions of light_inception_v2 is followed by BatchNormalization, Mul, Add and Relu."""
     model = zoo_model(name)
     inputs = random_inputs(model.graph.inputs, 0)

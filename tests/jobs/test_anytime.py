@@ -55,12 +55,12 @@ def test_an_interrupted_search_ends_after_the_stage_being_measured(
     assert len(measured) == after
     assert interrupt.times_asked == 1
     is_known = result.measured_us == result.sequential_us
-    assert len(compared) == before[-1] + (not is_known)  # a schedule that is new is compared
+    assert len(compared) == before[-1] + (not is_known)  # a new schedule is compared
     assert result.shipped == "iosched" or is_known
     result.document.validate_for(fire().graph, fire().digest, fire().bindings)
 
 
-def test_a_no_stops_and_keeps_what_was_measured(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answering_no_stops_and_keeps_measurements(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt = Asked(answer=False)
 
     def come(count: int) -> None:
@@ -73,7 +73,7 @@ def test_a_no_stops_and_keeps_what_was_measured(settings: OptimizeSettings, monk
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_an_interruption_while_whole_models_are_compared(
+def test_interrupting_the_comparison_of_models_ships_a_schedule_or_raises(
     answer: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt = Asked(answer)
@@ -98,8 +98,8 @@ def test_an_interruption_while_whole_models_are_compared(
     assert (result.shipped, interrupt.times_asked) == ("iosched", 1)
 
 
-def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a search that was interrupted, the next one measures only the stages that are missing."""
+def test_a_search_resumes_with_the_known_stages(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search after an interrupted one measures no more stages than a search from scratch."""
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     interrupt = Asked(answer=True)
@@ -114,24 +114,24 @@ def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypa
     assert len(second) <= len(whole)
 
 
-def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stands_still(level_us: float) -> None:
+def test_measuring_again_replaces_known_latencies(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_latency(level_us: float) -> None:
         def made_up(run_batch: object, given: object, **_: object) -> Measurement:
             return summarize([level_us] * 7)
 
         monkeypatch.setattr(cpu_cost, "measure", made_up)
 
     script_models(monkeypatch, LATENCIES_US)
-    stands_still(50.0)
+    set_latency(50.0)
     optimize(fire(), settings)
     before = stages(settings.profile_db)
-    stands_still(70.0)
+    set_latency(70.0)
     kept = optimize(fire(), settings)
     assert kept.measurements == 0
     assert stages(settings.profile_db) == before
-    anew = optimize(fire(), replace(settings, resume=False))
-    assert anew.measurements > 0
-    assert anew.cache_hits == 0
+    again = optimize(fire(), replace(settings, resume=False))
+    assert again.measurements > 0
+    assert again.cache_hits == 0
     after = stages(settings.profile_db)
     assert set(after.values()) == {(70.0,) * 7}
     assert set(after) == set(before)
@@ -170,12 +170,12 @@ from iosched.profiler.measuring.statistics import summarize
 done = 0
 def made_up(run_batch, settings, **_):
     global done
-    print(done, flush=True)  # so many were measured before this one
+    print(done, flush=True)  # the number measured before this one
     done += 1
     time.sleep(0.02)
     return summarize([50.0 + done] * 7)
 cpu_cost.measure = made_up
-disturbance.disturbances = lambda *_: ()  # other tests run beside this one
+disturbance.disturbances = lambda *_: ()  # other tests run alongside this one
 optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
 """
 

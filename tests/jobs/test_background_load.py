@@ -28,7 +28,7 @@ with busy_processes(2) as pids:
 
 
 def state_of(pid: int) -> list[str]:
-    """The fields of a process behind its name, the first of which is its state; empty where there is none."""
+    """The fields in /proc/PID/stat after the name, the state first; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -36,7 +36,7 @@ def state_of(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    return state_of(pid)[:1] not in ([], ["Z"])  # a zombie waits for whoever adopts it
+    return state_of(pid)[:1] not in ([], ["Z"])  # a zombie waits for its new parent to reap it
 
 
 def wait_until(reached: Callable[[], bool]) -> bool:
@@ -47,7 +47,7 @@ def wait_until(reached: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_so_many_processes_compute_until_the_context_ends(count: int) -> None:
+def test_the_given_number_of_processes_computes_until_the_context_ends(count: int) -> None:
     with busy_processes(count) as pids:
         assert len(set(pids)) == count
         for pid in pids:
@@ -56,7 +56,7 @@ def test_so_many_processes_compute_until_the_context_ends(count: int) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_they_end_with_an_error(error: type[BaseException]) -> None:
+def test_processes_end_if_the_context_raises(error: type[BaseException]) -> None:
     with pytest.raises(error), busy_processes(2) as pids:  # noqa: PT012 - the context is the subject
         assert all(map(is_running, pids))
         raise error
@@ -64,7 +64,7 @@ def test_they_end_with_an_error(error: type[BaseException]) -> None:
     assert not any(map(is_running, pids))
 
 
-def test_they_end_where_one_of_them_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_end_if_one_of_them_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
 
     class Limited(subprocess.Popen[bytes]):
@@ -89,7 +89,7 @@ def test_a_load_that_ends_early_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_they_end_where_their_parent_is_ended(sent: signal.Signals) -> None:
+def test_processes_end_if_their_parent_is_killed(sent: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]

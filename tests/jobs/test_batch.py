@@ -1,4 +1,4 @@
-"""Several models become one file, which computes what each computes alone and is run in the way found fastest."""
+"""Several models become one file that computes the same as each model alone and runs in the fastest way found."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import check_operators
 
-PAPER = BatchSettings(device="v100")
+V100 = BatchSettings(device="v100")
 
 
-def checked(models: dict[str, Model], settings: BatchSettings = PAPER) -> batch_job.ClusterResult:
-    """The only cluster, the model of which computes what all models compute alone."""
+def checked(models: dict[str, Model], settings: BatchSettings = V100) -> batch_job.ClusterResult:
+    """The only cluster, after a check that its model computes the same as each model alone."""
     (found,) = batch(models, settings).clusters
     assert_as_alone(found.model, members_of(found.model.proto), models)
     check_operators(found.document.schedule, found.model.graph)
@@ -44,7 +44,7 @@ def checked(models: dict[str, Model], settings: BatchSettings = PAPER) -> batch_
 
 @pytest.mark.parametrize("policy", ["auto", "dpbat", "greedy", "fcfs"])
 def test_the_fastest_of_four_ways_ships(policy: str) -> None:
-    found = checked(chains(3), replace(PAPER, policy=policy))
+    found = checked(chains(3), replace(V100, policy=policy))
     assert [row.name for row in found.rows] == ["serial", "packed", "batched", "mixed"]
     assert found.latency_us(found.shipped) == pytest.approx(min(row.latency_us for row in found.rows))
     assert found.document.shipped == found.shipped
@@ -53,9 +53,9 @@ def test_the_fastest_of_four_ways_ships(policy: str) -> None:
 
 
 def test_without_batching_models_run_as_the_policy_says() -> None:
-    (whole,) = batch(chains(3), replace(PAPER, policy="serial")).clusters
+    (whole,) = batch(chains(3), replace(V100, policy="serial")).clusters
     assert (whole.shipped, whole.batched, [row.name for row in whole.rows]) == ("serial", 0, ["serial"])
-    (packed,) = batch(chains(3), replace(PAPER, policy="packed")).clusters
+    (packed,) = batch(chains(3), replace(V100, policy="packed")).clusters
     assert (packed.shipped, [row.name for row in packed.rows]) == ("packed", ["packed"])
     assert packed.document.search.strategy == "packed"
     (stage,) = packed.document.schedule.stages
@@ -64,7 +64,7 @@ def test_without_batching_models_run_as_the_policy_says() -> None:
 
 def test_a_backbone_that_models_share_is_computed_and_stored_once() -> None:
     models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
-    found = checked(models, replace(PAPER, shared_inputs=("x",)))
+    found = checked(models, replace(V100, shared_inputs=("x",)))
     assert found.shared == 2
     assert found.memory.alone_nbytes - found.memory.together_nbytes == 4 * 4 * 4 * 9
     assert [spec.name for spec in found.model.graph.inputs] == ["x"]
@@ -74,9 +74,9 @@ def test_a_backbone_that_models_share_is_computed_and_stored_once() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 8])
-def test_on_paper_a_shared_backbone_is_compared_with_models_that_each_compute_it(count: int) -> None:
+def test_on_a_simulated_gpu_a_shared_backbone_is_compared_with_a_backbone_per_model(count: int) -> None:
     models = {f"m{seed}": loaded(headed(seed), f"m{seed}") for seed in range(count)}
-    apart, found = checked(models), checked(models, replace(PAPER, shared_inputs=("x",)))
+    apart, found = checked(models), checked(models, replace(V100, shared_inputs=("x",)))
     for row in ("serial", "packed"):
         assert found.latency_us(row) == pytest.approx(apart.latency_us(row))
     assert (found.latency_us("serial") or 0) > 1.5 * (found.latency_us("mixed") or 0)
@@ -84,9 +84,9 @@ def test_on_paper_a_shared_backbone_is_compared_with_models_that_each_compute_it
     assert [spec.name for spec in found.model.graph.inputs] == ["x"]
 
 
-def test_models_that_share_a_backbone_ship_in_turn_if_that_is_asked_for() -> None:
+def test_models_that_share_a_backbone_ship_serially_with_the_serial_policy() -> None:
     models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
-    found = checked(models, replace(PAPER, shared_inputs=("x",), policy="serial"))
+    found = checked(models, replace(V100, shared_inputs=("x",), policy="serial"))
     assert ([row.name for row in found.rows], found.shipped) == (["serial"], "serial")
     assert [spec.name for spec in found.model.graph.inputs] == ["x"]
 
@@ -94,7 +94,7 @@ def test_models_that_share_a_backbone_ship_in_turn_if_that_is_asked_for() -> Non
 def test_models_that_do_not_fit_into_the_memory_together_go_into_several_files() -> None:
     models = chains(4)
     nbytes = sum(array.nbytes for array in models["a"].weights.values()) + 3 * 4 * 4 * 12 * 12
-    found = batch(models, replace(PAPER, memory_nbytes=2 * nbytes))
+    found = batch(models, replace(V100, memory_nbytes=2 * nbytes))
     assert [[member.name for member in each.members] for each in found.clusters] == [["a", "b"], ["c", "d"]]
     assert found.n_models == 4
     serial = next(row for row in found.rows if row.name == "serial")
@@ -102,19 +102,19 @@ def test_models_that_do_not_fit_into_the_memory_together_go_into_several_files()
     assert serial.low_us is None
 
 
-def test_models_of_different_opsets_and_skeletons_come_together() -> None:
+def test_models_of_different_opsets_and_skeletons_are_combined() -> None:
     first = loaded(chain(0, kind="Sigmoid", opset=11), "old")
     checked({"old": first, "new": loaded(chain(1, channels=6), "new"), "net": squeezenet()})
 
 
-def test_one_model_needs_no_other() -> None:
+def test_a_single_model_has_no_packed_or_batched_row() -> None:
     found = checked({"only": chains(1)["a"]})
     assert [row.name for row in found.rows] == ["serial", "mixed"]
-    (packed,) = batch(chains(1), replace(PAPER, policy="packed")).clusters
+    (packed,) = batch(chains(1), replace(V100, policy="packed")).clusters
     assert packed.shipped == "serial"
 
 
-def test_what_is_shipped_runs_here_as_it_was_measured(tmp_path: Path) -> None:
+def test_the_shipped_file_runs_and_computes_the_same(tmp_path: Path) -> None:
     models = chains(2)
     settings = BatchSettings(device="cpu", threads=2, budget_s=0.5, profile_db=tmp_path / "db")
     (found,) = batch(models, settings).clusters
@@ -125,7 +125,7 @@ def test_what_is_shipped_runs_here_as_it_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["serial", "packed"])
-def test_sessions_of_plain_onnxruntime_take_part(policy: str, tmp_path: Path) -> None:
+def test_the_document_records_whether_plain_onnxruntime_ships(policy: str, tmp_path: Path) -> None:
     settings = BatchSettings(device="cpu", threads=2, policy=policy, budget_s=0.5, profile_db=tmp_path / "db")
     (found,) = batch(chains(2), settings).clusters
     assert [row.name for row in found.rows] == [policy]
@@ -155,8 +155,8 @@ def test_batched_models_are_measured_on_this_machine(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("budget_s", [None, 1e-9])
-def test_what_a_budget_cuts_short_is_said(budget_s: float | None) -> None:
-    (found,) = batch(chains(2), replace(PAPER, budget_s=budget_s)).clusters
+def test_a_job_cut_short_by_the_budget_has_a_note(budget_s: float | None) -> None:
+    (found,) = batch(chains(2), replace(V100, budget_s=budget_s)).clusters
     assert (CUT_SHORT in found.notes) == (budget_s is not None)
 
 
@@ -202,7 +202,7 @@ def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.Monke
             raise MismatchError("outputs of model 'a' differ from those of the model alone\nfar too long a text")
 
     monkeypatch.setattr(batch_job, "check_members", fails)
-    found = batch(chains(2), PAPER)
+    found = batch(chains(2), V100)
     assert [[member.name for member in each.members] for each in found.clusters] == [["a"], ["b"]]
     assert found.notes[-1] == (
         "a, b cannot run together and run one by one instead: outputs of model 'a' differ from those of the model alone"
@@ -216,32 +216,32 @@ def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pyt
 
     monkeypatch.setattr(batch_job, "check_members", fails)
     with pytest.raises(ExecutionError):
-        batch(chains(3), PAPER)
-    found = batch(chains(3), replace(PAPER, skip_broken=True))
+        batch(chains(3), V100)
+    found = batch(chains(3), replace(V100, skip_broken=True))
     assert [each.members[0].name for each in found.clusters] == ["a", "c"]
     assert found.left_out == {"b": "b: onnxruntime failed"}
     with pytest.raises(InvalidModelError, match="no model can run: b: onnxruntime failed"):
-        batch({"b": chains(1)["a"]}, replace(PAPER, skip_broken=True))
+        batch({"b": chains(1)["a"]}, replace(V100, skip_broken=True))
 
 
-def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_device, "check_precision", lambda precision: None)  # as where OpenVINO has it
+def test_invalid_settings_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_device, "check_precision", lambda precision: None)  # as if OpenVINO supported it
     with pytest.raises(UsageError, match="no model to batch"):
-        batch({}, PAPER)
+        batch({}, V100)
     with pytest.raises(UsageError, match="cannot share input 'z': no model has it; the inputs are x"):
-        batch(chains(2), replace(PAPER, shared_inputs=("z",)))
+        batch(chains(2), replace(V100, shared_inputs=("z",)))
     with pytest.raises(UsageError, match=r"alone needs .* MB"):
-        batch(chains(2), replace(PAPER, memory_nbytes=10))
+        batch(chains(2), replace(V100, memory_nbytes=10))
     with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: remove --precision"):
         batch(chains(2), BatchSettings(device="cpu", precision="fp16", profile_db=tmp_path / "db"))
     with pytest.raises(UsageError, match="unknown policy 'best'"):
-        batch(chains(2), replace(PAPER, policy="best"))  # type: ignore[arg-type]
+        batch(chains(2), replace(V100, policy="best"))  # type: ignore[arg-type]
 
 
 def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
     nodes = [helper.make_node("RandomNormalLike", ["x"], ["y"])]
     random = loaded(proto_of(nodes, {"x": [1, 4]}, ["y"], {}), "random")
-    found = batch({"random": random, "chain": chains(1)["a"]}, PAPER)
+    found = batch({"random": random, "chain": chains(1)["a"]}, V100)
     assert [member.name for member in found.clusters[0].members] == ["random", "chain"]
 
 
@@ -250,14 +250,14 @@ def squeezenet() -> Model:
 
 
 def test_weights_are_not_mixed_up() -> None:
-    """Models of equal skeletons, whose outputs differ by their weights alone."""
+    """Models of equal skeletons whose outputs differ only because of their weights."""
     assert (weight(4, 4, 3, 3, seed=0) != weight(4, 4, 3, 3, seed=1)).any()
-    found = checked(chains(2), replace(PAPER, policy="greedy"))
+    found = checked(chains(2), replace(V100, policy="greedy"))
     assert {name for member in members_of(found.model.proto) for name in member.outputs.values()} == {"a/y", "b/y"}
 
 
 def test_models_that_share_a_backbone_are_compared_with_models_that_do_not(tmp_path: Path) -> None:
-    """Without this program each computes the backbone for itself."""
+    """In the baseline, each model computes the backbone itself."""
     models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
     settings = BatchSettings(device="cpu", threads=2, budget_s=0.5, profile_db=tmp_path / "db", shared_inputs=("x",))
     (found,) = batch(models, settings).clusters

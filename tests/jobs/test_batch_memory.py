@@ -1,4 +1,4 @@
-"""A file of several models takes no more memory by its plan than is allowed, as far as it can be divided."""
+"""The plan of a file of several models stays within the memory limit, as far as the file can be divided."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from iosched.runtime.executor import Candidate
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchSettings:
-    """On a CPU where a schedule is always the fastest way."""
+    """Settings for a CPU on which a schedule is always fastest."""
 
     def in_turn(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
         return {name: summarize([1.0 if name == "mixed" else 5.0] * 7) for name in candidates}
@@ -68,7 +68,7 @@ def test_models_whose_plan_fits_are_one_file_and_others_are_divided(settings: Ba
         assert_as_alone(each.model, members_of(each.model.proto), {name: model})
 
 
-def test_one_model_whose_plan_takes_more_is_kept_and_said(settings: BatchSettings) -> None:
+def test_a_single_model_over_the_limit_is_kept_with_a_note(settings: BatchSettings) -> None:
     models = chains(1)
     found = batch(models, replace(settings, memory_nbytes=estimated(models)))
     (alone,) = found.clusters
@@ -79,10 +79,10 @@ def test_one_model_whose_plan_takes_more_is_kept_and_said(settings: BatchSetting
     assert note.endswith("MB: a single model cannot be divided")
 
 
-def test_where_no_plan_of_ours_ships_the_estimate_stays(
+def test_unless_our_plan_ships_only_the_estimate_is_known(
     settings: BatchSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU on paper, and where sessions ship."""
+    """On a simulated GPU, and if sessions ship."""
 
     def last_is_fastest(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
         return {name: summarize([1.0 / place] * 7) for place, name in enumerate(candidates, 1)}
@@ -96,7 +96,7 @@ def test_where_no_plan_of_ours_ships_the_estimate_stays(
 
 
 @needs_compiler
-def test_a_gpu_takes_what_its_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_models_are_divided_by_the_size_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     settings = BatchSettings(device="cuda", policy="packed", profile_db=tmp_path / "db")
@@ -108,8 +108,8 @@ def test_a_gpu_takes_what_its_plan_says(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("percent", [101, 130, 199, 250, 400, 10_000])
-def test_estimates_grow_as_the_plan_of_the_whole_did(percent: int) -> None:
-    """Of four models of one size so many stay together as fit at that rate; at least two parts, at worst each alone."""
+def test_estimates_are_scaled_by_the_plan_of_the_whole(percent: int) -> None:
+    """Four equal models are divided into parts that fit at that rate: at least two parts, at worst one model each."""
     models = chains(4)
     limit = estimated(models)
     parts = divided(models, BatchSettings(), limit, limit * percent // 100)

@@ -1,4 +1,4 @@
-"""Alternatives are measured in turn; those that cannot be opened are reported with the reason."""
+"""Alternatives are measured interleaved; those that cannot be opened are reported with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.strategies import COMPARED
 
 
-def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -> None:
+def test_rows_have_every_number_and_missing_baselines_are_reported(tmp_path: Path) -> None:
     names = ["iosched", *COMPARED, "session", "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
     found = bench(fire(), document(fire()), names=names, threads=2, rounds=6, profile_db=tmp_path / "p.db")
     measured = [row.name for row in found.rows]
@@ -31,7 +31,7 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
     assert found.device
     for row in found.rows:
         assert row.samples == len(found.samples_us[row.name]) == 6
-        # The median is one of rounds, which have unequal numbers of runs: it may lie beside quantiles of single runs.
+        # The median is over rounds, which have unequal numbers of runs: it may lie outside quantiles of single runs.
         assert 0 < row.min_us <= row.p10_us <= row.p90_us <= max(found.runs_us[row.name])
         assert row.min_us <= row.median_us <= max(found.runs_us[row.name])
         assert row.runs == len(found.runs_us[row.name]) >= 6
@@ -46,7 +46,7 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_rows_are_measured_next_to_so_many_busy_processes(
+def test_rows_are_measured_under_the_given_background_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     running: list[int] = []
@@ -67,7 +67,7 @@ def test_rows_are_measured_next_to_so_many_busy_processes(
     assert (found.background_load, len(found.rows), running) == (count, 2, [])
 
 
-def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p99_of_single_runs_is_reported_with_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred rounds of two runs; one run in fifty takes ten times as long, which no median of a round shows."""
     runs_us = tuple(100.0 if index % 50 == 7 else 10.0 for index in range(400))
 
@@ -82,7 +82,7 @@ def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeyp
     assert (found.notes, found.runs_us["greedy"]) == ((), runs_us)
 
 
-def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
+def test_concurrent_requests_are_compared_by_throughput_not_by_latency(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests at a time, each of which takes half as long again as one run alone."""
@@ -107,7 +107,7 @@ def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
         (100, "100 runs of sequential are too few for p99: use --rounds 37."),
     ],
 )
-def test_quantiles_that_so_few_runs_do_not_tell_are_named(
+def test_quantiles_with_too_few_runs_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int, words: str
 ) -> None:
     def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
@@ -124,7 +124,7 @@ def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
     assert "Fewer than 6 rounds" in found.notes[0]
 
 
-def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
+def test_without_names_all_baselines_but_the_opt_in_ones_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
@@ -164,7 +164,7 @@ def test_without_a_schedule_iosched_is_missing(tmp_path: Path) -> None:
     assert [row.name for row in found.rows] == ["sequential"]
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_unknown_baselines_and_unschedulable_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tensorrt"):
         bench(fire(), None, names=["tensorrt"], profile_db=tmp_path / "p.db")
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)

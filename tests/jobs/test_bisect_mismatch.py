@@ -52,7 +52,7 @@ def graph_of(reads: Sequence[Collection[int]]) -> ComputationGraph:
 
 
 class Looker:
-    """Looks at operators of which it is known which differ."""
+    """Reports whether operators differ, from a known set; cannot see those in `dark`."""
 
     def __init__(self, differing: Collection[str], dark: Collection[str] = ()) -> None:
         self.differing, self.dark, self.cuts = differing, dark, list[Sequence[str]]()
@@ -68,7 +68,7 @@ graphs = st.integers(1, 12).flatmap(
 
 
 def spread(graph: ComputationGraph, faulty: str, dies: Collection[str]) -> set[str]:
-    """What differs if one operator is wrong, and differences die out in some others."""
+    """The operators that differ if `faulty` is wrong and differences vanish in those of `dies`."""
     wrong = {faulty}
     for operator in graph.operators:
         if operator.name not in dies and wrong.intersection(operator.inputs):
@@ -83,7 +83,7 @@ def searched(graph: ComputationGraph, looker: Looker, **more: int):
 
 
 @given(graphs, st.data())
-def test_one_wrong_operator_is_named_though_its_difference_dies_out_on_some_ways(graph, data) -> None:
+def test_one_wrong_operator_is_named_even_if_its_difference_vanishes_on_some_paths(graph, data) -> None:
     names = [operator.name for operator in graph.operators]
     faulty = data.draw(st.sampled_from(names))
     looker = Looker(spread(graph, faulty, data.draw(st.sets(st.sampled_from(names)))))
@@ -94,7 +94,7 @@ def test_one_wrong_operator_is_named_though_its_difference_dies_out_on_some_ways
 
 
 @given(graphs, st.data())
-def test_of_several_wrong_ones_one_is_named_that_reads_nothing_wrong(graph, data) -> None:
+def test_of_several_wrong_operators_one_with_correct_inputs_is_named(graph, data) -> None:
     names = [operator.name for operator in graph.operators]
     differing = data.draw(st.sets(st.sampled_from(names), min_size=1))
     if not differing.intersection(graph.outputs):
@@ -105,7 +105,7 @@ def test_of_several_wrong_ones_one_is_named_that_reads_nothing_wrong(graph, data
 
 
 @given(graphs, st.data())
-def test_what_cannot_be_looked_at_is_named_beside_it(graph, data) -> None:
+def test_the_wrong_operator_is_named_or_listed_as_unseen(graph, data) -> None:
     names = [operator.name for operator in graph.operators]
     faulty, dark = data.draw(st.sampled_from(names)), data.draw(st.sets(st.sampled_from(names)))
     looker = Looker(spread(graph, faulty, ()), dark)
@@ -116,7 +116,7 @@ def test_what_cannot_be_looked_at_is_named_beside_it(graph, data) -> None:
 
 
 @pytest.mark.parametrize("faulty", [0, 1, 500, 998, 999])
-def test_a_chain_of_a_thousand_takes_ten_looks_at_one_tensor(faulty: int) -> None:
+def test_a_chain_of_a_thousand_takes_at_most_eleven_looks_at_one_tensor(faulty: int) -> None:
     graph = graph_of([{number - 1} if number else set() for number in range(1000)])
     looker = Looker(spread(graph, str(faulty), ()))
     assert searched(graph, looker).operator == str(faulty)
@@ -124,7 +124,7 @@ def test_a_chain_of_a_thousand_takes_ten_looks_at_one_tensor(faulty: int) -> Non
     assert all(len(cut) == 1 for cut in looker.cuts)
 
 
-def test_the_search_ends_where_it_was_told_to_and_says_what_was_left() -> None:
+def test_the_search_stops_after_most_looks_and_lists_the_unseen_operators() -> None:
     graph = graph_of([{number - 1} if number else set() for number in range(100)])
     found = searched(graph, Looker(spread(graph, "3", ())), most_looks=2)
     assert (found.operator, found.is_complete, found.looks) == ("24", False, 2)
@@ -168,7 +168,7 @@ def test_nothing_is_named_where_outputs_agree() -> None:
     assert ran(model, document(model)).first_difference is None
 
 
-def test_runs_are_counted_also_where_tensors_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_are_counted_even_if_tensors_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     computed, asked = MismatchCase.computed, list[Sequence[str]]()
 
     def one_at_a_time(case: MismatchCase, tensors: Sequence[str]) -> Values:
@@ -182,12 +182,12 @@ def test_runs_are_counted_also_where_tensors_are_looked_at_one_by_one(monkeypatc
     model = fire()
     found = named(ran(model, document(model, "sequential")))
     assert (found.operator, found.cause) == ("g1", None)
-    looks = asked[1:-1]  # before them as it is, and behind them the operator alone
+    looks = asked[1:-1]  # the first is the unchanged run, the last the operator alone
     assert max(map(len, looks)) > 1
     assert found.looks == len(looks)
 
 
-def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_it(
+def test_a_merged_operator_is_named_with_the_others_of_its_merge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = [helper.make_node("Conv", ["x", f"w{name}"], [name]) for name in "ab"]
@@ -235,7 +235,7 @@ def test_a_difference_that_dies_out_on_the_way_to_one_output_shows_in_the_other(
 
 
 @pytest.mark.parametrize("with_pairs", [True, False], ids=["pairs", "qoperator"])
-def test_whole_numbers(monkeypatch: pytest.MonkeyPatch, with_pairs: bool) -> None:
+def test_wrong_integer_kernels_are_named(monkeypatch: pytest.MonkeyPatch, with_pairs: bool) -> None:
     model = load_model(quantized(branches(), with_pairs=with_pairs).SerializeToString())
     operator = next(each.name for each in model.graph.operators if each.name.startswith("b"))
     met = falsify(monkeypatch, "b_quantized" if not with_pairs else "b")
@@ -245,7 +245,7 @@ def test_whole_numbers(monkeypatch: pytest.MonkeyPatch, with_pairs: bool) -> Non
 
 
 def changed(model: Model, name: str) -> Model:
-    """The same file, of which one weight was changed."""
+    """The same file with one weight changed."""
     weights = {**model.weights, name: model.weights[name] + np.float32(0.5)}
     return replace(model, proto=with_inline(model, name), weights=weights, original=None)
 
@@ -265,7 +265,7 @@ def test_a_wrong_weight_of_the_file_is_named_whatever_runs_it(operator: str, shi
 
 
 def with_inline(model: Model, name: str) -> onnx.ModelProto:
-    """The proto with the changed weight in it, where it is so small that it stands there."""
+    """The proto with the changed weight, if the weight is small enough to be stored inline."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for tensor in proto.graph.initializer:
@@ -282,8 +282,8 @@ def test_an_operator_of_one_of_several_models_is_named_as_it_is_in_the_file(monk
     assert (found.operator, found.cause) == ("b/gs", "runtime")
 
 
-def test_rounding_that_adds_up_is_told_from_an_operator_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small error within the tolerance is multiplied until it is none, by operators that are right."""
+def test_accumulated_rounding_is_distinguished_from_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Correct operators amplify a small error until it exceeds the tolerance."""
     nodes = [helper.make_node("Tanh", ["x"], ["a"])]
     nodes += [
         helper.make_node("Sub", ["a", "mean"], ["b"]),
@@ -302,7 +302,7 @@ def test_rounding_that_adds_up_is_told_from_an_operator_that_is_wrong(monkeypatc
 
 
 def nudge(monkeypatch: pytest.MonkeyPatch, operator: str, value: float) -> None:
-    """What it computes is off by so little that it is within the tolerance."""
+    """Makes the operator wrong by less than the tolerance."""
 
     def off(graph: onnx.GraphProto, node: onnx.NodeProto, _: float) -> list[onnx.NodeProto]:
         true = node.output[0]
@@ -314,8 +314,8 @@ def nudge(monkeypatch: pytest.MonkeyPatch, operator: str, value: float) -> None:
     falsify(monkeypatch, operator)
 
 
-def test_a_fault_that_goes_when_it_is_looked_at_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one in the reuse of memory: a wrong kernel that is only lowered where nothing in between is kept."""
+def test_a_fault_that_vanishes_under_inspection_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like a fault in memory reuse: the wrong kernel is lowered only if no intermediate tensor is kept."""
     model = fire()
     whole = cpu_backend.CpuBackend.compile
     with pytest.MonkeyPatch.context() as patch:
@@ -336,7 +336,7 @@ def test_a_fault_that_goes_when_it_is_looked_at_is_said_to(monkeypatch: pytest.M
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models(most=6), st.data())
-def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: st.DataObject) -> None:
+def test_the_wrong_operator_of_any_graph_is_named(proto: onnx.ModelProto, data: st.DataObject) -> None:
     model = load_model(proto.SerializeToString())
     operator = data.draw(st.sampled_from([each.name for each in model.graph.operators]))
     with pytest.MonkeyPatch.context() as patch:
@@ -345,7 +345,7 @@ def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: 
     assert result.check is not None
     if met and not result.check.passed:
         found = named(result)
-        # A fault that only the fused kernel has is gone where its parts are looked at.
+        # A fault of the fused kernel alone vanishes when its parts are inspected.
         alike = twins(model, operator)
         assert found.operator in alike or (found.vanishes and (operator in found.unseen or len(alike) > 1))
 
@@ -361,7 +361,7 @@ def twins(model: Model, operator: str) -> set[str]:
     return {name for name, each in by_name.items() if meant & {known[node] for node in each.nodes}}
 
 
-def test_other_wiring_than_the_original_s_is_named_too(tmp_path: Path) -> None:
+def test_wiring_that_differs_from_the_original_is_named(tmp_path: Path) -> None:
     original, other = branches(), branches()
     other.graph.node[3].input[:] = ["b", "c"]
     (tmp_path / "m.onnx").write_bytes(other.SerializeToString())

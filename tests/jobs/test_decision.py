@@ -1,4 +1,4 @@
-"""A candidate ships only if it is faster than the plain one beyond the noise."""
+"""A candidate ships only if it is faster than plain onnxruntime beyond the noise."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def chosen(plain: float, a: float, b: float) -> Decision:
         (100.0, 101.0, 80.0, "b"),
         (100.0, 99.0, 98.0, "plain"),  # a smaller median alone ships nothing
         (100.0, 140.0, 130.0, "plain"),
-        (100.0, 80.0, 79.0, "a"),  # both are faster, and do not differ: the first
+        (100.0, 80.0, 79.0, "a"),  # both are faster and do not differ: the first ships
     ],
 )
-def test_ours_ships_where_it_is_faster_beyond_the_noise(plain: float, a: float, b: float, ships: str) -> None:
+def test_a_candidate_ships_if_it_is_faster_beyond_the_noise(plain: float, a: float, b: float, ships: str) -> None:
     assert chosen(plain, a, b).chosen == ships
 
 
 @given(st.lists(st.tuples(*[st.floats(1.0, 2.0)] * 3), min_size=1, max_size=20))
-def test_nothing_ships_whose_interval_reaches_one(rounds: Sequence[tuple[float, float, float]]) -> None:
+def test_candidates_whose_interval_reaches_one_do_not_ship(rounds: Sequence[tuple[float, float, float]]) -> None:
     measured = {
         name: summarize(samples) for name, samples in zip(("plain", "a", "b"), zip(*rounds, strict=True), strict=True)
     }
@@ -60,7 +60,7 @@ def test_nothing_ships_whose_interval_reaches_one(rounds: Sequence[tuple[float, 
     assert ratio is None or (ratio.low > 1) == (found.chosen != "plain")
 
 
-def test_where_nothing_differs_hardly_anything_ships() -> None:
+def test_equally_fast_candidates_rarely_ship() -> None:
     """Two candidates, each of which ships by chance in 2.5 % of the cases: together in about one of thirty."""
     rng = random.Random(0)
     shipped = 0
@@ -70,14 +70,14 @@ def test_where_nothing_differs_hardly_anything_ships() -> None:
     assert shipped <= 400 * 0.05
 
 
-def test_too_few_rounds_tell_nothing() -> None:
+def test_too_few_rounds_decide_nothing() -> None:
     few = {name: summarize([latency] * (LEAST_SAMPLES - 1)) for name, latency in (("plain", 9.0), ("a", 1.0))}
     found = decide(few, "plain", ("a",))
     assert (found.chosen, found.ratio()) == ("plain", None)
     assert found.reason(WORDS) == "too few runs to tell whether the schedule found is faster than plain onnxruntime"
 
 
-def test_the_ratio_is_that_within_rounds_and_says_of_what() -> None:
+def test_the_ratio_is_taken_within_rounds_and_names_its_terms() -> None:
     """The machine slows down while both are measured: the quotient of the medians would be 1.2."""
     slow = (1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0)
     measured = {"plain": summarize([110 * x for x in slow]), "a": summarize([100 * x for x in slow])}
@@ -86,7 +86,7 @@ def test_the_ratio_is_that_within_rounds_and_says_of_what() -> None:
     assert found.reason(WORDS) == "the schedule found runs at 1.100x (1.100 to 1.100) the speed of plain onnxruntime"
 
 
-def test_the_reason_tells_slower_from_not_different() -> None:
+def test_the_reason_distinguishes_slower_equal_and_undecided() -> None:
     slower = chosen(100.0, 140.0, 130.0).reason(WORDS)
     assert slower.startswith("plain onnxruntime is faster: the schedule found runs at 0.")
     equal = {"plain": summarize([100.0] * 9), "a": summarize([99.0, 101.0, 100.0] * 3)}
@@ -99,15 +99,15 @@ def test_the_reason_tells_slower_from_not_different() -> None:
     assert ratio.low < 1 < ratio.high
 
 
-def test_what_takes_no_time_is_not_compared() -> None:
+def test_candidates_that_take_no_time_are_not_compared() -> None:
     nothing = summarize([0.0] * 9)
     found = decide({"plain": nothing, "a": nothing}, "plain", ("a",))
     assert (found.chosen, found.ratio()) == ("plain", None)
     assert "takes no measurable time" in found.reason(WORDS)
 
 
-def test_a_library_ships_that_beats_ours_although_it_is_not_known_to_beat_the_usual_one() -> None:
-    """Ours beats the usual one in eight rounds of nine, the library beats ours in eight others."""
+def test_a_library_that_beats_our_schedule_ships_even_if_undecided_against_onnxruntime() -> None:
+    """Our schedule beats plain onnxruntime in eight of nine rounds, the library beats ours in another eight."""
     plain, ours, openvino = [1.2] * 9, [1.1] * 9, [1.0] * 9
     plain[0], openvino[1] = 0.1, 10.0
     measured = {"plain": summarize(plain), "a": summarize(ours), "openvino": summarize(openvino)}

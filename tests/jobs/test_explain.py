@@ -28,7 +28,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Makes up latencies of stages and of whole models; has one entry for each stage that was measured."""
+    """Scripts latencies of stages and of whole models; has one entry for each measured stage."""
     script_models(monkeypatch, LATENCIES_US)
     return script_stages(monkeypatch)
 
@@ -91,7 +91,7 @@ def test_an_analytic_schedule_is_explained_by_the_analytic_model(
 
 
 @needs_compiler
-def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
+def test_a_schedule_of_an_attached_gpu_is_explained_by_measurements_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attach_host(monkeypatch)
@@ -109,7 +109,7 @@ def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
         explain_operator(fire(), elsewhere, operator.name, profile_db=tmp_path / "p.db")
 
 
-def test_what_cannot_be_explained_is_refused(
+def test_unknown_operators_and_devices_and_other_shapes_are_refused(
     optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -125,7 +125,7 @@ def test_what_cannot_be_explained_is_refused(
         explain_operator(fire(batch=2), planned, name)
 
 
-def test_an_operator_is_found_by_what_is_inside_it() -> None:
+def test_an_operator_is_found_by_its_nodes_and_outputs() -> None:
     graph = fire().graph
     for operator in graph.operators:
         assert find_operator(graph, operator.name) == operator
@@ -135,7 +135,7 @@ def test_an_operator_is_found_by_what_is_inside_it() -> None:
 
 
 def turns(now_us: float, others_us: float) -> Callable[..., dict[str, Measurement]]:
-    """The block as it is, and with the operator elsewhere, take this in turn; some rounds are slower."""
+    """Interleaved latencies of the block as it is and with the operator elsewhere; some rounds are slower."""
 
     def in_turn(self: object, stretches: Mapping[str, Sequence[Stage]]) -> dict[str, Measurement]:
         speeds = [1.0, 1.3, 0.9, 1.1, 1.0, 1.2, 1.0]
@@ -147,10 +147,10 @@ def turns(now_us: float, others_us: float) -> Callable[..., dict[str, Measuremen
     return in_turn
 
 
-def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called_so(
+def test_placements_that_look_faster_by_their_stages_are_confirmed_by_interleaved_runs(
     optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Latencies of stages are made up here, so the sequential schedule looks worse than others."""
+    """Latencies of stages are scripted, so the sequential schedule looks worse than others."""
     result = optimized(strategy="sequential")
     optimized(exhaustive=True, strategy="concurrent")
     document = result.document
@@ -175,7 +175,7 @@ def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called
     assert not any(each.in_turn for each in explained(120.0, 100.0, measurements=0))
 
 
-def test_an_operator_of_a_session_is_weighed_in_turn_with_its_stages(
+def test_an_operator_of_a_session_is_compared_with_its_separate_stages(
     optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = optimized(exhaustive=True, strategy="concurrent")
@@ -192,7 +192,7 @@ def test_an_operator_of_a_session_is_weighed_in_turn_with_its_stages(
         assert (found.better == instead) == (instead.at_most_us < (found.explanation.present_us or 0.0))
 
 
-def test_stretches_are_run_in_turn_on_this_cpu(tmp_path: Path) -> None:
+def test_segments_are_measured_interleaved_on_this_cpu(tmp_path: Path) -> None:
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         schedules = {"one by one": sequential(backend.graph), "greedy": greedy(backend.graph)}

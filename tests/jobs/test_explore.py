@@ -1,4 +1,4 @@
-"""A study of real variants, costed for a GPU that is not here, and scored by small programs."""
+"""A study of real variants, costed on a simulated GPU and scored by small programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def base() -> Model:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings of a study of six trials in a file of the test's own."""
+    """Settings of a study of six trials in a temporary file."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 
@@ -58,7 +58,7 @@ def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base
     assert [each.state for each in found.individuals] == ["complete"] * 6
     front = [each for rank, each in found.ranked() if rank == 0]
     plain = min(front, key=lambda each: each.feedback.values["latency:v100"])
-    assert all(plain.choices[name] == 0 for name in plain.choices if "count" in name)  # nothing behind is the fastest
+    assert all(plain.choices[name] == 0 for name in plain.choices if "count" in name)  # adding nothing is the fastest
     first = result.chosen[0]
     assert first.number == front[0].number
     assert first.document.latency_us["predicted"] == pytest.approx(front[0].feedback.values["latency:v100"], abs=1e-4)
@@ -66,7 +66,7 @@ def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base
 
 
 @pytest.mark.slow
-def test_the_models_of_the_best_are_those_that_were_costed_and_run(
+def test_the_chosen_models_are_the_costed_ones_and_run_in_onnxruntime(
     base: Model, settings: Settings, tmp_path: Path
 ) -> None:
     for chosen in explore(base, SPACE, settings()).chosen:
@@ -92,7 +92,7 @@ def test_variants_that_were_seen_before_count_and_are_not_evaluated_again(base: 
     assert len({each.feedback.key for _, each in result.found.ranked()}) == len(result.found.ranked())
 
 
-def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model, settings: Settings) -> None:
+def test_a_second_call_resumes_the_study_of_the_same_base_and_space(base: Model, settings: Settings) -> None:
     explore(base, SPACE, settings(trials=3))
     renamed = load_model(branches().SerializeToString(), name="renamed")
     assert len(explore(renamed, SPACE, settings(trials=5)).found.individuals) == 5
@@ -103,7 +103,7 @@ def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model,
         explore(base, Space("other", SPACE.mutators), settings(trials=7))
 
 
-def test_a_study_of_several_base_models_goes_on_and_writes_what_was_made_of_each(settings: Settings) -> None:
+def test_a_study_of_several_base_models_resumes_with_the_same_trials(settings: Settings) -> None:
     whole = explore(None, EVOLVING, settings(trials=10, top=10)).found
     assert {each.choices["space/base{narrow,wide}"] for each in whole.individuals} == {"narrow", "wide"}
     assert whole.card.name == "evolving"
@@ -130,7 +130,7 @@ def test_a_score_command_is_given_the_model_and_its_choices(base: Model, setting
         assert each.feedback.values["found"] >= len(set(kinds))
 
 
-def test_a_trial_that_fails_is_marked_and_the_study_goes_on(base: Model, settings: Settings) -> None:
+def test_a_failed_trial_is_marked_and_the_study_continues(base: Model, settings: Settings) -> None:
     code = "import json, sys; sys.exit('no GPU' if 'Tanh' in json.loads(sys.argv[2]).values() else print(1))"
     found = explore(base, SPACE, settings(objectives=("good",), score_command=_scoring(code), trials=10, top=0)).found
     for each in found.individuals:
@@ -166,7 +166,7 @@ def test_a_mistake_in_a_mutator_is_a_failed_trial(base: Model, settings: Setting
 
 
 @pytest.mark.slow
-def test_what_violates_a_constraint_is_not_scored_and_not_on_the_front(base: Model, settings: Settings) -> None:
+def test_variants_that_violate_a_constraint_are_neither_scored_nor_ranked(base: Model, settings: Settings) -> None:
     free = explore(base, SPACE, settings()).found
     latencies = [each.feedback.values["latency:v100"] for each in free.individuals]
     bound = f"latency:v100<={sorted(latencies)[len(latencies) // 2]!r}"
@@ -185,7 +185,7 @@ def test_what_violates_a_constraint_is_not_scored_and_not_on_the_front(base: Mod
 
 
 @pytest.mark.slow
-def test_a_score_command_is_pruned_that_is_worse_than_others(base: Model, settings: Settings) -> None:
+def test_a_score_command_that_is_worse_than_others_is_pruned(base: Model, settings: Settings) -> None:
     """Those with a Tanh are bad from the first step on; from the ninth trial on they take minutes."""
     code = (
         "import json, sys, time; bad = 'Tanh' in json.loads(sys.argv[2]).values();"
@@ -218,7 +218,7 @@ print(json.dumps(said if "" not in said else said[""]))
 
 
 @pytest.mark.slow
-def test_several_variants_are_scored_as_one_model_that_computes_what_each_does(
+def test_several_variants_are_scored_as_one_model_that_computes_the_same(
     base: Model, settings: Settings, tmp_path: Path
 ) -> None:
     program = tmp_path / "score.py"
@@ -237,8 +237,8 @@ def test_several_variants_are_scored_as_one_model_that_computes_what_each_does(
 
 
 @pytest.mark.slow
-def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings: Settings) -> None:
-    """The command fails with several; and one of several may be left out."""
+def test_variants_that_cannot_be_scored_together_are_scored_one_by_one(base: Model, settings: Settings) -> None:
+    """The command fails with several models, or prints no score for one of them."""
     code = (
         "import json, sys; choices = json.loads(sys.argv[2]); several = [each for each in choices if 'trial' in each];"
         "sys.exit('one at a time') if several else print(len(choices))"
@@ -275,10 +275,10 @@ print(json.dumps({{each: 1 for each in several}} if several else 1))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fails", "is_given_several_again"), [("several", False), ("'Tanh' in sys.argv[2]", True)])
-def test_a_command_that_takes_no_several_models_is_not_given_them_again(
+def test_a_command_that_cannot_score_several_models_gets_one_at_a_time(
     fails: str, is_given_several_again: bool, base: Model, settings: Settings, tmp_path: Path
 ) -> None:
-    """One that failed because of one of the models is."""
+    """It is given several again if it failed because of one of the models."""
     calls, program = tmp_path / "calls", tmp_path / "score.py"
     program.write_text(COUNTED.format(calls=str(calls), fails=fails))
     command = f"{sys.executable} -I -S {program} {{model}} {{params}}"
@@ -292,7 +292,7 @@ def test_a_command_that_takes_no_several_models_is_not_given_them_again(
 
 
 @pytest.mark.slow
-def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Settings) -> None:
+def test_a_call_that_adds_no_trial_has_a_note(base: Model, settings: Settings) -> None:
     assert explore(base, SPACE, settings(trials=2, top=0)).notes == ()
     (note,) = explore(base, SPACE, settings(trials=2, top=0)).notes
     assert note.startswith("No trial was added")
@@ -301,7 +301,7 @@ def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Se
 
 
 class _Pressed:
-    """Ctrl-C is pressed before a trial, or while a score command runs, as a file says."""
+    """Presses Ctrl-C once, as soon as `when` holds: before a trial or while a score command runs."""
 
     can_come, accepted = True, False
 
@@ -324,7 +324,7 @@ class _Pressed:
 
 
 @pytest.mark.slow
-def test_ctrl_c_between_trials_asks_whether_to_write_what_is_known(base: Model, settings: Settings) -> None:
+def test_ctrl_c_between_trials_asks_whether_to_write_the_best_so_far(base: Model, settings: Settings) -> None:
     path = settings().storage
     pressed = _Pressed(lambda: path.exists() and len(study_in(path).finished) == 2, answer=True)
     result = explore(base, SPACE, settings(), interrupt=pressed)
@@ -372,7 +372,7 @@ def test_settings_that_contradict_each_other_are_refused(
     assert not settings().storage.exists()
 
 
-def test_a_study_that_cannot_be_written_any_more_is_told_as_such(
+def test_a_study_that_can_no_longer_be_written_is_an_execution_error(
     base: Model, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -384,7 +384,7 @@ def test_a_study_that_cannot_be_written_any_more_is_told_as_such(
         explore(base, SPACE, settings(trials=2))
 
 
-def test_without_optuna_one_is_told_what_to_install(
+def test_without_optuna_the_error_names_the_package_to_install(
     base: Model, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iosched.jobs.explore.find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""`explore` on a cluster: the trials that this machine would find, side by side, and none lost with its worker."""
+"""`explore` on a cluster: the same trials as on this machine, in parallel, and none lost with its worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def base() -> Model:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings of a study of six trials in a file of the test's own; no clock decides anything."""
+    """Settings of a study of six trials in a temporary file; no result depends on the clock."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     script_models(monkeypatch, LATENCIES_US)
@@ -61,7 +61,7 @@ def scoring(code: str) -> str:
 
 
 @pytest.mark.slow
-def test_trials_find_what_they_find_on_this_machine(base: Model, settings: Settings) -> None:
+def test_trials_find_the_same_as_on_this_machine(base: Model, settings: Settings) -> None:
     local = explore(base, SPACE, settings("here"))
     with thread_pool(cpu=1) as pool:
         found = explore(base, SPACE, settings("there"), pool=pool)
@@ -72,7 +72,7 @@ def test_trials_find_what_they_find_on_this_machine(base: Model, settings: Setti
 
 
 @pytest.mark.slow
-def test_as_many_trials_are_under_way_as_there_are_workers(base: Model, settings: Settings) -> None:
+def test_three_workers_evaluate_three_trials_at_a_time(base: Model, settings: Settings) -> None:
     most: list[int] = []
     with thread_pool(cpu=3) as pool:
         finish(pool, pool.submit(Task(SCORE, Score("t", ScoreCommand(("true",), 20.0), ".", {}), base, "cpu")))
@@ -108,7 +108,7 @@ def test_a_variant_that_no_worker_survives_is_a_trial_that_failed(base: Model, s
 
 
 @pytest.mark.slow
-def test_several_devices_are_asked_side_by_side(base: Model, settings: Settings) -> None:
+def test_each_trial_is_costed_on_all_devices(base: Model, settings: Settings) -> None:
     with thread_pool(cpu=1, v100=1) as pool:
         found = explore(base, SPACE, settings(objectives=("latency:v100", "latency:cpu")), pool=pool).found
     assert all({"latency:v100", "latency:cpu"} <= each.feedback.values.keys() for each in found.individuals)
@@ -116,7 +116,7 @@ def test_several_devices_are_asked_side_by_side(base: Model, settings: Settings)
 
 
 @pytest.mark.slow
-def test_a_score_is_what_the_command_says_on_a_worker(base: Model, settings: Settings) -> None:
+def test_workers_run_the_score_command(base: Model, settings: Settings) -> None:
     code = "import sys, json; print(len(json.loads(sys.argv[2])) + (sys.argv[1].count('trial-') == 1))"
     asked = settings(objectives=("latency:cpu", "max:score"), score_command=scoring(code))
     with thread_pool(cpu=2) as pool:
@@ -127,7 +127,7 @@ def test_a_score_is_what_the_command_says_on_a_worker(base: Model, settings: Set
         assert each.feedback.seconds > 0
 
 
-def test_a_score_that_fails_is_the_trials_reason(base: Model, settings: Settings) -> None:
+def test_a_failed_score_command_is_the_reason_of_its_trial(base: Model, settings: Settings) -> None:
     asked = settings(objectives=("max:score",), score_command=scoring("import sys; sys.exit(7)"), trials=2)
     with thread_pool(cpu=1) as pool:
         found = explore(base, SPACE, asked, pool=pool).found
@@ -150,7 +150,7 @@ def test_a_score_whose_worker_is_lost_is_run_again_unless_it_may_still_run(
 
 
 @pytest.mark.slow
-def test_a_variant_that_another_trial_under_way_is_of_is_evaluated_once(base: Model, settings: Settings) -> None:
+def test_equal_variants_of_concurrent_trials_are_evaluated_once(base: Model, settings: Settings) -> None:
     with thread_pool(cpu=4) as pool:
         found = explore(base, SPACE, settings(trials=8, top=0), pool=pool).found
     keys = [each.feedback.key for each in found.individuals]
@@ -160,12 +160,12 @@ def test_a_variant_that_another_trial_under_way_is_of_is_evaluated_once(base: Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_score_command_is_ended_where_it_is_worse_than_others(
+def test_a_score_command_that_is_worse_than_others_is_stopped(
     base: Model, settings: Settings, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
     """Those with a Tanh are bad from the first step on; from the ninth trial on they take minutes.
 
-    Where their workers are lost as they are told, their trials end as well.
+    If their workers are lost when they are told to stop, their trials end as well.
     """
     stop = ThreadPool.stop
 
@@ -193,7 +193,7 @@ def test_a_score_command_is_ended_where_it_is_worse_than_others(
 
 
 @pytest.mark.slow
-def test_a_cluster_without_workers_ends_the_study_which_goes_on_later(base: Model, settings: Settings) -> None:
+def test_a_cluster_without_workers_ends_the_study_which_can_be_resumed(base: Model, settings: Settings) -> None:
     with thread_pool(timeouts=BRIEF, cpu=1) as pool:
         pool.loses = {2}
         with pytest.raises(DeviceLostError, match="all workers"):
@@ -219,7 +219,7 @@ class AfterTwo:
         self.came, self.accepted = False, True
 
 
-def test_an_interruption_ends_it_with_what_was_found(base: Model, settings: Settings) -> None:
+def test_an_interruption_ends_the_study_with_the_trials_so_far(base: Model, settings: Settings) -> None:
     interrupt = AfterTwo()
 
     def after_two(task: Task[Any]) -> None:
@@ -232,7 +232,7 @@ def test_an_interruption_ends_it_with_what_was_found(base: Model, settings: Sett
     assert len(result.found.finished) < 6
 
 
-def test_a_device_that_is_not_there_is_refused_before_a_study_is_begun(base: Model, settings: Settings) -> None:
+def test_a_device_that_the_cluster_does_not_have_is_refused_at_the_start(base: Model, settings: Settings) -> None:
     asked = settings(objectives=("latency:cuda:0",))
     says = "the cluster has no device 'cuda:0': it has cpu"
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):

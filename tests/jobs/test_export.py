@@ -1,4 +1,4 @@
-"""`export` writes a model and its plan, which run as our own runtime does; what needs Python is refused by name."""
+"""`export` writes a model and a plan that run as in our runtime, and refuses what needs Python by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_folder_has_an_ordinary_model_and_its_plan(tmp_path: Path, optimized
     assert {"io.iosched.schedule", "io.iosched.plan"} <= set(keys)
 
 
-def test_a_plan_computes_the_bits_of_our_own_runtime(optimized: Path, folder: Path) -> None:
+def test_a_plan_computes_bitwise_the_same_as_our_runtime(optimized: Path, folder: Path) -> None:
     with iosched.load(optimized, threads=2) as own, iosched.load(folder, threads=2) as plan:
         assert plan.description == "iosched, 2 threads, plan file"
         assert plan.is_scheduled
@@ -62,7 +62,7 @@ def test_all_ways_to_open_a_model_take_the_folder_and_the_file(folder: Path, way
         assert opened.is_scheduled
 
 
-def test_a_session_answers_for_an_exported_model(folder: Path) -> None:
+def test_a_session_runs_and_describes_an_exported_model(folder: Path) -> None:
     session = iosched.InferenceSession(folder)
     assert [each.name for each in session.get_inputs()] == ["x"]
     assert session.run(None, {"x": X})[0].shape == (1, 16, 6, 6)
@@ -94,7 +94,7 @@ def test_equal_weights_of_several_programs_are_stored_once(tmp_path: Path) -> No
     assert result.plan_nbytes < 1.5 * 64 * 64 * 9 * 4
 
 
-def test_external_data_is_taken_along(tmp_path: Path) -> None:
+def test_external_data_is_exported_too(tmp_path: Path) -> None:
     big = proto_of(
         [node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], {"x": [1, 64, 8, 8]}, ["y"], {"w": weight(64, 64, 3, 3)}
     )
@@ -122,7 +122,7 @@ def test_existing_files_are_kept_unless_they_may_be_replaced(folder: Path, optim
         assert model.description == "iosched, 1 threads, plan file"
 
 
-def test_weights_of_a_replaced_model_do_not_stay(folder: Path, optimized: Path) -> None:
+def test_weight_files_of_a_replaced_model_are_removed(folder: Path, optimized: Path) -> None:
     (folder / "m.onnx.data").write_bytes(b"weights of a larger model")
     export(optimized, folder, threads=1, overwrite=True)
     assert sorted(path.name for path in folder.iterdir()) == ["m.onnx", "m.plan"]
@@ -194,7 +194,7 @@ def test_another_plan_of_the_same_name_is_not_used(folder: Path, tmp_path: Path,
     assert check(folder).reason == "m.plan is another plan than the one that m.onnx names"
 
 
-def test_other_threads_than_those_of_the_plan_prepare_the_model_again(folder: Path) -> None:
+def test_a_warning_is_issued_if_the_plan_is_for_other_threads(folder: Path) -> None:
     with pytest.warns(iosched.PlanWarning, match="the plan is for 2 threads, not 1"), iosched.load(folder, threads=1):
         pass
 
@@ -206,7 +206,7 @@ def test_a_missing_plan_is_named(folder: Path) -> None:
         assert model.is_scheduled
 
 
-def test_a_plan_is_not_asked_for_what_it_cannot_do(folder: Path, optimized: Path) -> None:
+def test_a_plan_is_ignored_without_warning_if_a_schedule_is_given(folder: Path, optimized: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         given = iosched.load(optimized, threads=1).document

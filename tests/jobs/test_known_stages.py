@@ -1,4 +1,4 @@
-"""What a profile database knows of a schedule: looked up, never measured."""
+"""Latencies of a schedule in a profile database: looked up, never measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         yield Made(model, optimize(model, OptimizeSettings(device="cpu", profile_db=profile_db)).document, profile_db)
 
 
-def test_each_stage_has_its_measurement_and_each_operator_what_it_takes_alone(made: Made) -> None:
+def test_stages_have_their_measurements_and_operators_their_single_latencies(made: Made) -> None:
     found = known_stages(made.model, made.document, made.profile_db)
     assert found.why is None
     stages = tuple(made.document.schedule.stages)
@@ -59,14 +59,14 @@ def test_without_a_database_nothing_is_known_and_none_is_made(made: Made, tmp_pa
     assert not other.exists()
 
 
-def test_of_another_machine_it_says_why_nothing_is_known(made: Made) -> None:
+def test_for_another_machine_the_reason_is_reported(made: Made) -> None:
     elsewhere = replace(made.document, device={**made.document.device, "name": "Another CPU"})
     other_design = replace(made.document, device={**made.document.device, "instructions": "none of ours"})
     for given in (elsewhere, other_design):
         assert "another machine" in (known_stages(made.model, given, made.profile_db).why or "")
 
 
-def test_operators_that_this_machine_computes_as_one_are_not_known_apart(
+def test_the_reason_is_reported_if_a_schedule_splits_fused_operators(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """onnxruntime computes the sum of s in the convolution a."""
@@ -83,7 +83,7 @@ def test_operators_that_this_machine_computes_as_one_are_not_known_apart(
         assert "joins other operators into units" in (found.why or "")
 
 
-def test_for_a_gpu_that_is_not_here_what_operators_take_alone_is_computed(made: Made) -> None:
+def test_for_a_simulated_gpu_latencies_of_single_operators_are_computed(made: Made) -> None:
     document = optimize(made.model, OptimizeSettings(device="v100", profile_db=made.profile_db)).document
     found = known_stages(made.model, document, made.profile_db)
     assert "nothing was measured" in (found.why or "")
@@ -98,7 +98,7 @@ def in_order(*blocks: str) -> Schedule:
     return Schedule(tuple(Block(number, own) for number, own in enumerate(stages)))
 
 
-def test_operators_that_are_computed_as_one_stand_where_the_first_does() -> None:
+def test_fused_operators_are_placed_where_the_first_of_them_is() -> None:
     known = KnownStages(single_us=((("a", "c"), 7.0), (("d",), 1.0)))
     found = in_a_row(known, in_order("abc", "d"))
     assert [(stage.operators, stage.predicted_us) for stage in found.stages] == [
@@ -108,7 +108,7 @@ def test_operators_that_are_computed_as_one_stand_where_the_first_does() -> None
     ]
 
 
-def test_what_the_file_says_of_an_operator_alone_comes_first() -> None:
+def test_latencies_of_single_operators_in_the_file_take_precedence() -> None:
     order = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",),), 3.0),)),))
     assert in_a_row(KnownStages(single_us=((("a",), 7.0),)), order) == order
 

@@ -1,4 +1,4 @@
-"""Every schedule on every target: the one for a target is the best there, and the cost model gives the latencies."""
+"""Every schedule on every target: a target's own schedule is the best there, by latencies of the cost model."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_the_diagonal_is_the_best_for_all_gpus_on_a_network_where_they_disagree(
     assert {target.proven for target in result.targets} == {"whole"}
 
 
-def test_targets_stand_by_device_and_then_by_batch_size() -> None:
+def test_targets_are_ordered_by_device_and_then_by_batch_size() -> None:
     result = matrix(batches(1, 8), MatrixSettings(("V100", "k80", "v100")))
     assert [(t.device, t.batch_size) for t in result.targets] == [("v100", 1), ("v100", 8), ("k80", 1), ("k80", 8)]
     assert {target.cost for target in result.targets} == {result.cost} == {"analytic"}
 
 
-def test_a_row_is_where_and_a_column_is_what_for() -> None:
+def test_rows_are_execution_targets_and_columns_are_optimization_targets() -> None:
     result = matrix(batches(1, 8), MatrixSettings(("v100",)))
     for executed, model in enumerate((squeezenet(1), squeezenet(8))):
         cost = cost_of(result, executed, model)
@@ -115,12 +115,12 @@ def test_the_schedule_of_a_target_is_the_one_that_the_search_finds() -> None:
     assert result.targets[1].schedule == search(squeezenet(8).graph, cost, pruning=Pruning(1, 3)).schedule
 
 
-def test_precision_is_that_of_the_gpus() -> None:
+def test_gpus_are_costed_in_the_given_precision() -> None:
     plain, half = (matrix(batches(32), MatrixSettings(("h100",), precision=p)) for p in ("fp32", "fp16"))
     assert half.latency_us[0][0] < plain.latency_us[0][0]
 
 
-def test_a_search_that_ends_with_less_takes_the_better_schedule_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worse_search_result_is_replaced_by_that_of_another_target(monkeypatch: pytest.MonkeyPatch) -> None:
     def poor_on_v100(graph, cost, **options) -> SearchResult:
         if cost.gpu.key != "v100":
             return search(graph, cost, **options)
@@ -163,7 +163,7 @@ def test_interference_with_measurements_is_noted(tmp_path: Path, monkeypatch: py
     assert [target.notes for target in result.targets] == [("Other processes interfered.",), ()]
 
 
-def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
+def test_schedules_of_the_cpu_name_single_operators_even_if_it_fuses_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -182,7 +182,7 @@ def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
 
 
 @needs_compiler
-def test_an_attached_gpu_is_measured_beside_what_is_planned_for(
+def test_an_attached_gpu_is_measured_alongside_simulated_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attach_host(monkeypatch)
@@ -197,7 +197,7 @@ def test_an_attached_gpu_is_measured_beside_what_is_planned_for(
     assert all(min(row) == row[own] for own, row in enumerate(result.latency_us))
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+def test_unknown_devices_and_unsuitable_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="v100"):
         matrix(batches(1), MatrixSettings(("v10",)))
     with pytest.raises(DeviceError, match="iosched"):

@@ -25,19 +25,19 @@ from iosched.scheduler.cost import CostQuestion
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
-def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
+def test_a_merge_that_only_the_cpu_supports_runs_side_by_side_on_a_gpu() -> None:
     model = zoo_model("squeezenet", 1)
     gpu = gpu_named("v100")
     assert gpu is not None
-    paper = SimulatedGpu(gpu).open(model, OpenSettings())
+    simulated = SimulatedGpu(gpu).open(model, OpenSettings())
     names = ("fire2/expand1x1", "fire2/bypass")  # of unlike inputs
     before, after = list(sequential(model.graph).stages)[:4], list(sequential(model.graph).stages)[4:]
     after = [stage for stage in after if not {*stage.operators}.intersection(names)]
     merge, concurrent = (
         Stage(strategy, tuple((name,) for name in names)) for strategy in (Strategy.MERGE, Strategy.CONCURRENT)
     )
-    expected = sum(map(paper.cost.stage_latency_us, [*before, concurrent, *after]))
-    assert schedule_latency_us(paper, _one(*before, merge, *after)) == expected
+    expected = sum(map(simulated.cost.stage_latency_us, [*before, concurrent, *after]))
+    assert schedule_latency_us(simulated, _one(*before, merge, *after)) == expected
 
 
 def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
@@ -56,11 +56,11 @@ def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
         assert schedule_latency_us(there, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
 
 
-def test_all_stages_are_handed_over_to_be_answered_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_the_stages_asked_for_are_prefetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[list[CostQuestion]] = []
     asked: list[CostQuestion] = []
 
-    class Ahead(CpuStageCost):
+    class Prefetching(CpuStageCost):
         def prefetch(self, questions: Sequence[CostQuestion]) -> None:
             handed.append(list(questions))
 
@@ -72,7 +72,7 @@ def test_all_stages_are_handed_over_to_be_answered_ahead(tmp_path: Path, monkeyp
             asked.append(CostQuestion(stage, "again"))
             return 7.0
 
-    monkeypatch.setattr(cpu_open, "CpuStageCost", Ahead)
+    monkeypatch.setattr(cpu_open, "CpuStageCost", Prefetching)
     with (
         ProfileDatabase(tmp_path / "p.db") as database,
         closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,

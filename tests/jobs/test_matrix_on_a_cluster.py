@@ -1,4 +1,4 @@
-"""`matrix` on a cluster: the schedules and latencies that this machine finds, for several devices at once."""
+"""`matrix` on a cluster: the same schedules and latencies as on this machine, for several devices at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     latencies_by_stage(monkeypatch)
 
 
-def test_cells_are_those_that_this_machine_finds(tmp_path: Path) -> None:
+def test_cells_are_the_same_as_on_this_machine(tmp_path: Path) -> None:
     settings = MatrixSettings(("cpu",), threads=2, profile_db=tmp_path / "p.db")
     local = matrix(BATCHES, settings)
     with thread_pool(cpu=2) as pool:
@@ -27,7 +27,7 @@ def test_cells_are_those_that_this_machine_finds(tmp_path: Path) -> None:
     assert found == local
 
 
-def test_devices_are_those_of_the_cluster_side_by_side() -> None:
+def test_all_devices_are_searched_before_any_is_priced() -> None:
     with thread_pool(cpu=1, v100=1) as pool:
         found = matrix(BATCHES[:1], MatrixSettings(("v100", "cpu")), pool=pool)
     assert [(target.device, target.batch_size, target.cost) for target in found.targets] == [
@@ -54,7 +54,7 @@ def test_a_cell_whose_worker_is_lost_is_found_by_another() -> None:
         (MatrixSettings(("cpu",), launch="streams"), "launch='streams'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_asked(settings: MatrixSettings, says: str) -> None:
+def test_invalid_settings_are_refused_before_any_task_is_submitted(settings: MatrixSettings, says: str) -> None:
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):
         matrix(BATCHES, settings, pool=pool)
     assert pool.tasks == []

@@ -1,4 +1,4 @@
-"""What is opened for a job: a profile database only where there is one, or where measurements are to be kept."""
+"""Opening a model for a job: a profile database is opened only if it exists or if measurements are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from small_models import branches
 import iosched
 
 
-def test_a_database_in_a_folder_that_may_not_be_searched_is_passed_over_where_nothing_is_measured(
+def test_a_database_in_an_inaccessible_folder_is_ignored_if_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, stat, access = tmp_path / "locked" / "profile.sqlite", Path.stat, os.access

@@ -1,4 +1,4 @@
-"""OpenVINO ships where it is the fastest way and computes the same; elsewhere such a file runs without it."""
+"""OpenVINO ships if it is fastest and computes the same; without OpenVINO such a file still runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
         ({**FAST, "openvino": 20.0}, "openvino", "iosched", "openvino/iosched"),
     ],
 )
-def test_it_ships_where_it_is_fastest(
+def test_openvino_ships_if_it_is_fastest(
     latencies_us: dict[str, float],
     ships: str,
     without: str | None,
@@ -65,15 +65,15 @@ def test_it_ships_where_it_is_fastest(
     assert result.kernels_before is not None
     n_calls = len(calls)
     assert optimize(fire(), settings).document == result.document
-    assert len(calls) == n_calls  # what was compared is known
+    assert len(calls) == n_calls  # the comparison is known
 
 
-def test_without_it_nothing_is_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openvino_nothing_mentions_it(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     result = optimize(fire(), settings)
     assert (result.openvino_us, result.notes) == (None, ())
-    assert "openvino" not in replace(result.document, provenance={}).to_json()  # which tells what is installed
+    assert "openvino" not in replace(result.document, provenance={}).to_json()  # which lists what is installed
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_without_it_nothing_is_said(settings: OptimizeSettings, monkeypatch: pyt
         (MismatchError("output 'gc' is off by 3"), ["outputs differ from those of onnxruntime"]),
     ],
 )
-def test_what_it_refuses_or_computes_otherwise_is_compared_without_it(
+def test_if_openvino_refuses_a_model_or_computes_it_wrongly_the_rest_is_compared(
     error: Exception, notes: list[str], settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -97,7 +97,7 @@ def test_what_it_refuses_or_computes_otherwise_is_compared_without_it(
     assert len(calls) == n_calls
 
 
-def test_another_version_is_measured_anew(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_measured_again(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     calls = script_models(monkeypatch, FAST)
     monkeypatch.setattr("iosched.profiler.baselines.openvino.installed_version", lambda: "2026.4.1")
@@ -129,7 +129,7 @@ def test_a_file_runs_on_openvino_where_that_is_installed() -> None:
     ("without", "runs"),
     [("iosched", "iosched, 2"), ("sequential", "iosched, 2"), ("reference", "onnxruntime"), (3, "onn")],
 )
-def test_a_file_runs_without_openvino_and_says_what_to_install(
+def test_without_openvino_a_file_runs_its_second_choice_with_a_note(
     without: object, runs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> None:
@@ -148,7 +148,7 @@ def test_a_file_runs_without_openvino_and_says_what_to_install(
     executor.close()
 
 
-def test_bench_says_that_what_shipped_ran_without_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_notes_that_the_file_runs_without_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise DeviceError("OpenVINO is not installed")
 
@@ -160,7 +160,7 @@ def test_bench_says_that_what_shipped_ran_without_openvino(tmp_path: Path, monke
 
 
 @NEEDS_OPENVINO
-def test_optimize_compares_it_in_turn_and_what_ships_computes_the_same(settings: OptimizeSettings) -> None:
+def test_optimize_compares_openvino_which_computes_the_same(settings: OptimizeSettings) -> None:
     result = optimize(fire(), replace(settings, strategy="greedy"))
     assert result.openvino_us is not None
     assert result.document.versions["openvino"] >= "2026"
@@ -171,6 +171,6 @@ def test_optimize_compares_it_in_turn_and_what_ships_computes_the_same(settings:
 
 
 @NEEDS_OPENVINO
-def test_a_model_that_it_refuses_is_optimized_all_the_same(settings: OptimizeSettings) -> None:
+def test_a_model_that_openvino_refuses_is_optimized_without_it(settings: OptimizeSettings) -> None:
     model = model_with([helper.make_node("Bernoulli", ["x"], ["b"]), helper.make_node("Relu", ["b"], ["y"])])
     assert optimize(model, replace(settings, strategy="greedy")).openvino_us is None

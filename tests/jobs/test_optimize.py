@@ -57,7 +57,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 @dataclass
 class Sampled:
-    """Whole models take what `LATENCIES_US` says, at another speed of the machine, with noise, and disturbed."""
+    """Scripts whole models for `factor` times the latencies, with noise and with interference by `others`."""
 
     monkeypatch: pytest.MonkeyPatch
     iosched: float = 10.0
@@ -124,7 +124,7 @@ def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkey
     ("both", "iosched", "blocks"), ("both", "reference", "blocks"), ("dos", "iosched", "whole"),
     ("merge", "iosched", "whole"), ("both", "sequential", None), ("greedy", "iosched", None),
 ])  # fmt: skip
-def test_what_is_measured_is_proven_block_by_block_where_groups_may_reach_across_cuts(
+def test_measured_schedules_are_proven_by_block_if_groups_may_cross_cuts(
     strategy: str, shipped: str, proven: str | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is proven of the sequential schedule that ran faster than the one found, nor of any other baseline."""
@@ -168,10 +168,10 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
 
 
 @pytest.mark.parametrize(("name", "candidate"), [("greedy", "greedy"), ("session", "session"), ("sequential", None)])
-def test_what_needs_no_search_ships_where_it_is_fastest(
+def test_a_schedule_that_needs_no_search_ships_if_it_is_fastest(
     name: str, candidate: str | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of ours: the file's schedule is that one, and a key names it."""
+    """It ships as our schedule: the file contains it, and a key names it."""
     script_stages(monkeypatch)
     ours = dict.fromkeys(("iosched", "sequential", "session", "lanes", "greedy"), 30.0)
     script_models(monkeypatch, {**ours, name: 20.0, "reference": 40.0})
@@ -183,7 +183,7 @@ def test_what_needs_no_search_ships_where_it_is_fastest(
     check_runs(result)
 
 
-def test_what_needs_no_search_is_compared_before_the_search(
+def test_schedules_that_need_no_search_are_compared_before_it(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
@@ -204,7 +204,7 @@ def test_what_needs_no_search_is_compared_before_the_search(
 
 
 @pytest.mark.parametrize(("best", "n_first"), [("greedy", 2), ("sequential", 0)])
-def test_a_search_begins_with_the_stages_of_the_best_that_needs_none(
+def test_a_search_begins_with_the_stages_of_the_best_unsearched_schedule(
     best: str, n_first: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The greedy schedule of the model has two stages of several groups."""
@@ -225,7 +225,7 @@ def test_a_search_begins_with_the_stages_of_the_best_that_needs_none(
     assert all(len(stage.groups) > 1 for stage in first)
 
 
-def test_a_search_for_something_else_does_not_change_what_was_said(
+def test_a_search_by_another_strategy_does_not_change_earlier_results(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other search compares the same sequential schedule and onnxruntime, but measures them at another time."""
@@ -247,14 +247,14 @@ def test_a_tie_goes_to_plain_onnxruntime(settings: OptimizeSettings, monkeypatch
 
 
 VERDICTS = {"faster": 10.0, "slower": 50.0, "equal": 40.0}
-"""What the schedule found takes, beside 40 us of plain onnxruntime."""
+"""Latencies of the schedule found, compared with 40 us of plain onnxruntime."""
 
 
 @pytest.mark.parametrize("latency_us", VERDICTS.values(), ids=VERDICTS)
-def test_the_second_time_nothing_is_measured_and_every_byte_is_the_same(
+def test_a_second_call_measures_nothing_and_gives_the_same_bytes(
     latency_us: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the first comparison decided what ships."""
+    """If the first comparison decided what ships."""
     script_stages(monkeypatch)
     models = Sampled(monkeypatch, iosched=latency_us)
     first = optimize(fire(), settings)
@@ -294,7 +294,7 @@ def test_a_budget_too_short_to_compare_again_takes_the_undecided_one(
 
 
 def test_disturbed_rounds_decide_nothing(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are kept with the load under which they were measured, and the next call goes on without them."""
+    """They are kept with the load under which they were measured, and the next call ignores them."""
     script_stages(monkeypatch)
     models = Sampled(monkeypatch, others=0.5)
     first = optimize(fire(), settings)
@@ -324,7 +324,7 @@ def test_every_strategy_gives_a_schedule_that_runs(
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 7])
-def test_ctrl_c_keeps_what_was_measured(
+def test_ctrl_c_keeps_completed_measurements(
     after: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(count: int) -> None:
@@ -346,13 +346,13 @@ def test_ctrl_c_keeps_what_was_measured(
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 0.05, 0.6])
-def test_a_budget_ends_with_something_that_runs(budget_s: float, settings: OptimizeSettings) -> None:
+def test_any_budget_ends_with_a_file_that_runs(budget_s: float, settings: OptimizeSettings) -> None:
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     assert result.shipped in FASTEST
     check_runs(result)
 
 
-def test_a_budget_that_is_spent_measures_no_further_stage(
+def test_with_a_spent_budget_fewer_stages_are_measured(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlimited = script_stages(monkeypatch)
@@ -365,7 +365,7 @@ def test_a_budget_that_is_spent_measures_no_further_stage(
 
 
 @pytest.mark.parametrize(("kind", "cast"), [(TensorProto.STRING, TensorProto.FLOAT)], ids=["text"])
-def test_a_model_that_cannot_be_planned_goes_to_plain_onnxruntime(
+def test_a_model_that_cannot_be_planned_ships_plain_onnxruntime(
     kind: int, cast: int, settings: OptimizeSettings
 ) -> None:
     model = model_with([helper.make_node("Cast", ["x"], ["y"], to=cast)], kind)
@@ -377,16 +377,16 @@ def test_a_model_that_cannot_be_planned_goes_to_plain_onnxruntime(
     executor.close()
 
 
-def test_progress_never_goes_back_to_nothing(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_stays_between_zero_and_the_total(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
     said: list[tuple[int, int | None, str]] = []
 
-    class Ears:
+    class Recorder:
         def progress(self, done: int, total: int | None, text: str) -> None:
             said.append((done, total, text))
 
-    optimize(fire(), settings, Ears())
+    optimize(fire(), settings, Recorder())
     assert said
     assert all(done >= 0 and (total is None or done <= total) and text for done, total, text in said)
 
@@ -414,10 +414,10 @@ def test_every_count_is_reported(settings: OptimizeSettings, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("rested", "is_said"), [(35.0, False), (60.0, True)])
-def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
+def test_a_schedule_that_is_slower_after_idle_ships_with_a_note(
     rested: float, is_said: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs in a row decide; a second call, which measures nothing, gives the same answer."""
+    """Consecutive runs decide; a second call, which measures nothing, gives the same result."""
     rested_us = {"iosched": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
 
     def rounds_of(candidates: Mapping[str, object], *_: object) -> TakeRound:
@@ -437,7 +437,7 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
 def test_rounds_of_whole_models_are_checked_for_other_processes(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real models and a made-up load: the next call, which is alone, compares them again and keeps that."""
+    """Real models and a scripted load: the next call, without load, compares them again and keeps the result."""
     script_stages(monkeypatch)
     without_openvino(monkeypatch)
     monkeypatch.setattr(CpuStageCost, "watched_cpus", (0, 1))

@@ -1,4 +1,4 @@
-"""A schedule for each of several batch sizes: budgets, failures and interruptions, and the file that comes of it."""
+"""A schedule for each of several batch sizes: budgets, failures, interruptions and the resulting file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ V100 = OptimizeSettings(device="v100")
 MODEL: DynamicBatchModel = with_dynamic_batch(read_unbound(data(branches("n"))), SIZES)
 
 
-class DriverInfo:
-    """Optimizes for a V100, keeps what it was asked, and fails at some batch sizes."""
+class Recorder:
+    """Optimizes for a V100, records the settings, and fails at some batch sizes."""
 
     def __init__(self, failing: dict[int, Exception] | None = None) -> None:
         self.failing = failing or {}
@@ -47,11 +47,11 @@ class DriverInfo:
 
 
 class Stops:
-    """An interruption after so many batch sizes, at which the user wants what is known."""
+    """An interruption after `after` batch sizes, at which the user wants the results so far."""
 
     can_come, came = True, False
 
-    def __init__(self, seen: DriverInfo, after: int) -> None:
+    def __init__(self, seen: Recorder, after: int) -> None:
         self._seen, self._after = seen, after
 
     @property
@@ -82,8 +82,8 @@ def test_the_same_database_gives_the_same_bytes() -> None:
     assert files[0] == files[1]
 
 
-def test_the_budget_is_for_all_sizes_and_what_one_leaves_is_for_the_others() -> None:
-    seen = DriverInfo()
+def test_the_budget_covers_all_sizes_and_unused_time_goes_to_later_ones() -> None:
+    seen = Recorder()
     optimize_batches(MODEL, SIZES, replace(V100, budget_s=9000.0), one=seen)
     shares = [each.budget_s or 0 for each in seen.settings.values()]
     assert shares[0] <= 3000.0
@@ -93,29 +93,29 @@ def test_the_budget_is_for_all_sizes_and_what_one_leaves_is_for_the_others() -> 
 
 
 @pytest.mark.parametrize("error", [DeviceError("too little memory"), ExecutionError("kernel"), MemoryError()])
-def test_a_size_that_fails_leaves_the_others(error: Exception) -> None:
-    result = found(one=DriverInfo({4: error}))
+def test_a_failed_size_does_not_affect_the_others(error: Exception) -> None:
+    result = found(one=Recorder({4: error}))
     assert (result.schedules.batch_sizes, dict(result.failed)) == ((1, 16), {4: error})
 
 
 def test_where_all_fail_the_first_failure_is_raised() -> None:
     failures = {size: DeviceError(f"no memory for {size}") for size in SIZES}
     with pytest.raises(DeviceError, match="no memory for 1"):
-        found(one=DriverInfo(failures))
+        found(one=Recorder(failures))
 
 
-def test_what_is_wrong_with_settings_ends_all() -> None:
+def test_a_usage_error_at_one_size_ends_the_job() -> None:
     with pytest.raises(UsageError, match="wrong"):
-        found(one=DriverInfo({4: UsageError("wrong")}))
+        found(one=Recorder({4: UsageError("wrong")}))
 
 
-def test_what_the_model_cannot_do_is_told_before_anything_is_searched() -> None:
+def test_a_batch_size_that_the_model_cannot_take_is_refused_before_any_search() -> None:
     nodes = [onnx.helper.make_node("Concat", ["token", "x"], ["y"], axis=1)]
     x = onnx.helper.make_tensor_value_info("x", 1, ["n", 2, 8])
     token = onnx.numpy_helper.from_array(np.zeros((1, 1, 8), np.float32), "token")
     graph = onnx.helper.make_graph(nodes, "g", [x], [onnx.helper.make_tensor_value_info("y", 1, None)], [token])
     proto = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    seen = DriverInfo()
+    seen = Recorder()
     with pytest.raises(InvalidModelError, match="batch size 4"):
         optimize_batches(with_dynamic_batch(read_unbound(data(proto)), SIZES), SIZES, V100, one=seen)
     assert not seen.settings
@@ -128,19 +128,19 @@ def test_too_few_and_too_many_sizes_are_refused(sizes: tuple[int, ...]) -> None:
 
 
 def test_after_an_interruption_no_further_size_is_begun() -> None:
-    seen = DriverInfo()
+    seen = Recorder()
     result = found(one=seen, interrupt=Stops(seen, 2))
     assert (result.schedules.batch_sizes, result.left) == ((1, 4), (16,))
 
 
-def test_an_interruption_that_nobody_holds_back_ends_all() -> None:
+def test_an_unhandled_interruption_ends_the_job() -> None:
     with pytest.raises(KeyboardInterrupt):
-        found(one=DriverInfo({4: KeyboardInterrupt()}))  # type: ignore[dict-item]
+        found(one=Recorder({4: KeyboardInterrupt()}))  # type: ignore[dict-item]
 
 
 def test_schedules_of_another_file_are_taken_instead_of_searching() -> None:
     before = {size: document(MODEL.at(size), "sequential") for size in (1, 8)}
-    seen = DriverInfo()
+    seen = Recorder()
     found(one=seen, schedules_from=BatchSchedules(MODEL.name, MODEL.inputs, before))
     taken = [each.schedule_from for each in seen.settings.values()]
     assert [None if each is None else each.inputs["x"][0] for each in taken] == [1, 4, 16]
@@ -149,14 +149,14 @@ def test_schedules_of_another_file_are_taken_instead_of_searching() -> None:
 
 
 def test_schedules_of_another_model_are_refused_before_anything_is_run() -> None:
-    seen = DriverInfo()
+    seen = Recorder()
     other = with_dynamic_batch(read_unbound(data(branches("n", channels=4))), SIZES)
     with pytest.raises(InvalidScheduleError):
         found(one=seen, schedules_from=document(other.at(4)))
     assert not seen.settings
 
 
-def test_progress_says_of_which_batch_size_it_is() -> None:
+def test_progress_names_the_batch_size() -> None:
     texts: list[str] = []
 
     class Notes:
@@ -177,7 +177,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "several.onnx"
 
 
-def test_the_file_runs_at_any_batch_size_as_onnxruntime_does(path: Path) -> None:
+def test_the_file_computes_the_same_as_onnxruntime_at_any_batch_size(path: Path) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
@@ -207,20 +207,20 @@ def test_batch_sizes_may_be_opened_before_they_are_run(path: Path) -> None:
         assert model.opened == (16, 4)
 
 
-def test_it_tells_what_it_takes_and_returns_with_the_batch_open(path: Path) -> None:
+def test_inputs_and_outputs_are_described_with_a_dynamic_batch(path: Path) -> None:
     with iosched.load_batches(path, device="cpu", threads=1) as model:
         assert model.inputs == (iosched.DynamicBatchSpec("x", "float32", ("n", 8, 6, 6)),)
         assert model.outputs == (iosched.DynamicBatchSpec("y", "float32", ("n", 16, 6, 6)),)
 
 
-def test_it_tells_that_of_a_file_of_fixed_batch_beside_schedules(tmp_path: Path) -> None:
+def test_a_file_of_fixed_batch_with_schedules_has_a_dynamic_batch(tmp_path: Path) -> None:
     (tmp_path / "fixed.onnx").write_bytes(data(branches()))
     (tmp_path / "s.json").write_text(found().schedules.to_json())
     with iosched.load_batches(tmp_path / "fixed.onnx", schedules=tmp_path / "s.json", device="cpu", threads=1) as model:
         assert (model.inputs[0].shape, model.outputs[0].shape) == (("n", 8, 6, 6), ("n", 16, 6, 6))
 
 
-def test_a_file_of_any_kind_is_loaded_as_it_asks_for(path: Path) -> None:
+def test_load_any_opens_files_for_one_and_for_several_batch_sizes(path: Path) -> None:
     with iosched.load_any(path, device="cpu", threads=1) as several:
         assert isinstance(several, iosched.LoadedBatches)
         assert several.run({"x": image(3)})["y"].shape == (3, 16, 6, 6)
@@ -229,7 +229,7 @@ def test_a_file_of_any_kind_is_loaded_as_it_asks_for(path: Path) -> None:
         assert plain.run({"x": image(1)})["y"].shape == (1, 16, 6, 6)
 
 
-def test_teams_of_cores_take_any_batch_size_between() -> None:
+def test_thread_teams_run_any_batch_size() -> None:
     teams = {
         size: replace(document(MODEL.at(size), "sequential", lanes=2), objective="throughput", teams=Teams(1, 2, 2))
         for size in (4, 16)
@@ -265,7 +265,7 @@ def test_a_file_made_for_another_device_warns_once_where_its_sizes_are_opened(pa
     assert [(each.category, each.filename) for each in said] == [(iosched.OtherDeviceWarning, __file__)]
 
 
-def test_it_is_scheduled_if_a_schedule_ships_at_one_of_the_sizes() -> None:
+def test_a_session_is_scheduled_if_a_schedule_ships_at_one_of_the_sizes() -> None:
     for shipped in (("reference", "iosched", "openvino"), ("reference", "openvino", "reference")):
         each = found().schedules.by_size.items()
         by_size = {size: replace(one, shipped=way) for (size, one), way in zip(each, shipped, strict=True)}
@@ -287,12 +287,12 @@ def test_load_takes_one_batch_size_of_the_file(path: Path) -> None:
         assert model.run({"x": image(4)})["y"].shape == (4, 16, 6, 6)
 
 
-def test_load_asks_which_batch_size_of_the_file_it_is_to_be(path: Path) -> None:
+def test_load_requires_a_batch_size_if_the_file_has_several(path: Path) -> None:
     with pytest.raises(UsageError, match="for several batch sizes: select one with batch_size=N"):
         iosched.load(path)
 
 
-def test_a_session_like_onnxruntimes_runs_it_at_any_batch_size(path: Path) -> None:
+def test_an_inference_session_runs_the_file_at_any_batch_size(path: Path) -> None:
     with iosched.InferenceSession(path, providers=["CPUExecutionProvider"]) as session:
         assert session.is_scheduled
         assert session.get_inputs()[0].shape == ["n", 8, 6, 6]

@@ -1,4 +1,4 @@
-"""`optimize` on a cluster finds what it finds here, and asks all workers of the device."""
+"""`optimize` on a cluster finds the same as on this machine, and uses all workers of the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     latencies_by_stage(monkeypatch)
 
 
-def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path) -> None:
+def test_a_cluster_finds_the_same_as_this_machine(tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db")
     local = optimize(fire(), settings)
     with thread_pool(tmp_path / "other.db", cpu=3) as pool:
@@ -35,31 +35,31 @@ def test_a_cluster_finds_what_this_machine_finds(tmp_path: Path) -> None:
     assert (again.measurements, again.schedule) == (0, local.schedule)
 
 
-def test_a_worker_that_is_alone_asks_itself(tmp_path: Path) -> None:
+def test_a_single_worker_sends_no_packets_to_others(tmp_path: Path) -> None:
     with thread_pool(cpu=1) as pool:
         optimize_on(pool, fire(), OptimizeSettings())
     assert pool.packets == []
 
 
-def test_auto_is_a_gpu_of_the_cluster_where_there_is_one() -> None:
+def test_auto_is_a_gpu_of_the_cluster_if_there_is_one() -> None:
     with thread_pool(cpu=1, v100=1) as pool:
         optimize_on(pool, fire(), OptimizeSettings(strategy="sequential"))
         optimize_on(pool, fire(), OptimizeSettings(device="CPU", strategy="sequential"))
     assert [task.device for task in pool.tasks] == ["v100", "cpu"]
 
 
-def test_a_device_that_the_cluster_lacks_is_refused_with_those_that_it_has() -> None:
+def test_a_device_that_is_not_in_the_cluster_is_refused_with_those_that_are() -> None:
     with thread_pool(cpu=1, v100=1) as pool, pytest.raises(UsageError, match="no device 't4': it has v100, cpu"):
         optimize_on(pool, fire(), OptimizeSettings(device="t4"))
     assert pool.tasks == []
 
 
-def test_measuring_anew_is_refused_with_the_way_out() -> None:
+def test_measuring_again_is_refused_with_an_alternative() -> None:
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match="empty one with --profile-db"):
         optimize_on(pool, fire(), OptimizeSettings(resume=False))
 
 
-def test_what_the_worker_refuses_is_raised_here() -> None:
+def test_a_usage_error_of_the_worker_is_raised_by_the_driver() -> None:
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match="--threads 64 is more than the 2"):
         optimize_on(pool, fire(), OptimizeSettings(threads=64))
 
@@ -105,7 +105,7 @@ def slow_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", lambda *a, **k: (time.sleep(0.3), timed(*a, **k))[1])
 
 
-def test_an_interruption_that_is_answered_with_yes_brings_the_best_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_answered_with_yes_returns_the_best_known(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = optimize(fire(), OptimizeSettings(device="cpu", threads=2))
     slow_stages(monkeypatch)
     with thread_pool(cpu=1) as pool:
@@ -113,7 +113,7 @@ def test_an_interruption_that_is_answered_with_yes_brings_the_best_known(monkeyp
     assert found.measurements < whole.measurements
 
 
-def test_an_interruption_that_is_answered_with_no_ends_it_and_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_answered_with_no_ends_the_job_and_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_stages(monkeypatch)
     with thread_pool(cpu=1) as pool:
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Where results come from: the machine, versions, seeds and the command without what is secret."""
+"""Provenance of results: the machine, versions, seeds and the command without secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.models.version import iosched_version
 from iosched.runtime.cores import allowed_cpus
 
 
-def test_it_says_what_ran_where_and_when() -> None:
+def test_provenance_records_machine_versions_seeds_command_and_time() -> None:
     found = asdict(provenance({"inputs": 3}, ["iosched", "run", "./m.onnx"]))
     assert found == json.loads(json.dumps(found)) | {"machine": found["machine"], "command": found["command"]}
     assert set(found) == {"machine", "versions", "seeds", "command", "time"}
@@ -28,7 +28,7 @@ def test_it_says_what_ran_where_and_when() -> None:
     assert str(found["time"]).endswith("Z")
 
 
-def test_what_files_keep_has_nothing_of_the_moment() -> None:
+def test_provenance_kept_in_files_excludes_transient_facts() -> None:
     kept = provenance({"inputs": 0}, ["iosched"]).as_kept()
     assert set(kept) == {"machine", "versions", "seeds"}
     assert not {"cores", "quota", "kernel"} & set(kept["machine"])  # type: ignore[call-overload]

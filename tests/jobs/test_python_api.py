@@ -1,4 +1,4 @@
-"""`iosched.optimize` takes the words of the command line, or settings."""
+"""`iosched.optimize` takes the options of the command line as keywords, or settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = branches().SerializeToString()
 
 
 class AskedError(Exception):
-    """What was asked for, in place of a search."""
+    """Carries the settings, instead of a search."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,30 +29,30 @@ def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "optimize", ask)
 
 
-def test_words_are_settings() -> None:
+def test_keywords_become_settings() -> None:
     with pytest.raises(AskedError) as asked:
         iosched.optimize(MODEL, device="cpu", threads=2, budget=60, strategy="dos", gap=0)
     assert asked.value.args == (OptimizeSettings(device="cpu", threads=2, budget_s=60, strategy="dos", gap_percent=0),)
 
 
-def test_settings_go_on_as_they_are() -> None:
+def test_settings_are_passed_unchanged() -> None:
     settings = OptimizeSettings(threads=3)
     with pytest.raises(AskedError) as asked:
         iosched.optimize(iosched.load_model(MODEL), settings)
     assert asked.value.args == (settings,)
 
 
-def test_settings_and_words_contradict_each_other() -> None:
+def test_settings_and_keywords_cannot_be_combined() -> None:
     with pytest.raises(UsageError, match="device="):
         iosched.optimize(MODEL, OptimizeSettings(), device="cpu")
 
 
-def test_a_word_that_there_is_not_is_an_error() -> None:
+def test_an_unknown_keyword_is_an_error() -> None:
     with pytest.raises(TypeError, match="thread"):
         iosched.optimize(MODEL, thread=2)  # type: ignore[call-arg]
 
 
-def test_the_words_are_those_of_the_settings_and_of_the_command_line() -> None:
+def test_keywords_match_the_settings_and_the_command_line() -> None:
     words = OptimizeWords.__annotations__.keys()
     with_units = {"budget": "budget_s", "gap": "gap_percent"}
     assert {with_units.get(word, word) for word in words} == {f.name for f in fields(OptimizeSettings)}

@@ -33,7 +33,7 @@ def broken() -> Model:
     return load_model(b"no model")
 
 
-def test_rows_stand_by_device_and_then_by_latency_and_are_what_optimize_finds() -> None:
+def test_rows_are_sorted_by_device_and_latency_and_match_optimize() -> None:
     models = {"eight": fire(8), "one": fire(1), "four": fire(4)}
     result = rank(models, RankSettings(("k80", "v100")))
     assert [row.device for row in result.rows] == ["k80"] * 3 + ["v100"] * 3
@@ -48,7 +48,7 @@ def test_rows_stand_by_device_and_then_by_latency_and_are_what_optimize_finds() 
 
 
 @pytest.mark.parametrize("measure", ["stages", "models"])
-def test_what_models_have_in_common_is_measured_once(
+def test_stages_that_models_share_are_measured_once(
     measure: Measure, settings: RankSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
@@ -70,7 +70,7 @@ def test_models_share_stages_also_where_no_database_is_kept(monkeypatch: pytest.
     assert 0 in [row.cost.measurements for row in result.rows if row.cost is not None]
 
 
-def test_a_broken_model_is_a_row_with_its_reason_behind_the_others() -> None:
+def test_a_broken_model_is_a_row_with_its_reason_after_the_others() -> None:
     result = rank({"broken": broken, "good": fire()}, RankSettings(("v100", "k80")))
     assert [(row.model, row.device) for row in result.rows] == [
         ("good", "v100"), ("broken", "v100"), ("good", "k80"), ("broken", "k80"),
@@ -83,7 +83,7 @@ def test_a_broken_model_is_a_row_with_its_reason_behind_the_others() -> None:
     assert result.failure is None
 
 
-def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: RankSettings) -> None:
+def test_if_no_model_has_a_latency_the_first_reason_is_the_failure(settings: RankSettings) -> None:
     result = rank({"a": broken, "b": broken}, RankSettings(("v100",)))
     assert isinstance(result.failure, InvalidModelError)
     nothing = rank({"a": fire()}, replace(settings, measure="none"))
@@ -92,7 +92,7 @@ def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: 
     assert nothing.rows[0].flops == fire().flops
 
 
-def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_row_but_a_lost_gpu_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = cost_job.model_cost
 
     def fails(model: Model, *rest: object) -> object:
@@ -112,7 +112,7 @@ def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeyp
         rank({"a": fire()}, RankSettings(("v100",)))
 
 
-def test_an_interruption_comes_with_the_rows_that_are_done_and_names_the_others(
+def test_an_interruption_carries_the_completed_rows_and_marks_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cost, asked = cost_job.model_cost, list[str]()
@@ -137,7 +137,7 @@ def test_an_interruption_comes_with_the_rows_that_are_done_and_names_the_others(
     assert [row.is_unreached for row in result.rows] == [row.error is not None for row in result.rows]
 
 
-def test_an_interruption_before_a_row_is_done_has_none() -> None:
+def test_an_interruption_before_the_first_row_carries_none() -> None:
     def interrupted() -> Model:
         raise KeyboardInterrupt
 
@@ -163,7 +163,7 @@ def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.M
     assert "no time was left" in (result.rows[-1].error or "")
 
 
-def test_the_budget_of_a_row_is_of_what_the_rows_before_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_a_row_leaves_unused_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, given_s, cost = [0.0], list[float](), cost_job.model_cost
 
     def slow(model: Model, measure: Measure, settings: OptimizeSettings, *rest: Any) -> object:
@@ -189,7 +189,7 @@ def test_a_device_given_twice_is_one() -> None:
     (RankSettings(("cpu",), launch="streams"), UsageError, "launch='streams' only applies"),
     (RankSettings(("v100",), measure="all"), UsageError, "unknown measure 'all'"),  # type: ignore[arg-type]
 ])  # fmt: skip
-def test_what_is_wrong_with_a_setting_is_found_before_a_model_is_loaded(
+def test_invalid_settings_are_refused_before_a_model_is_loaded(
     settings: RankSettings, error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

@@ -1,4 +1,4 @@
-"""`rank` on a cluster: the rows that this machine finds, several devices at once, and what a lost worker does to it."""
+"""`rank` on a cluster: the same rows as on this machine, several devices at once, and lost workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings(*devices: str, **more: Any) -> RankSettings:
     return RankSettings(devices, measure="stages", threads=2, **more)
 
 
-def test_rows_are_those_that_this_machine_finds(tmp_path: Path) -> None:
+def test_rows_are_the_same_as_on_this_machine(tmp_path: Path) -> None:
     local = rank(MODELS, replace(settings("cpu"), profile_db=tmp_path / "p.db"))
     with thread_pool(cpu=2) as pool:
         found = rank(MODELS, settings("cpu"), pool=pool)
@@ -37,16 +37,16 @@ def test_rows_are_those_that_this_machine_finds(tmp_path: Path) -> None:
         (row.model, row.latency_us, row.flops) for row in local.rows
     ]
     assert found.failure is None
-    assert pool.packets == [], "each worker has a row of its own"
+    assert pool.packets == [], "each worker has its own row"
 
 
-def test_a_search_asks_workers_that_have_no_row() -> None:
+def test_workers_without_a_row_help_with_the_search() -> None:
     with thread_pool(cpu=3) as pool:
         rank({"one": fire()}, settings("cpu"), pool=pool)
     assert len(pool.packets) > 3
 
 
-def test_several_devices_are_asked_at_once_and_named_as_the_cluster_does() -> None:
+def test_several_devices_are_ranked_at_once_under_the_clusters_names() -> None:
     with thread_pool(cpu=1, v100=1) as pool:
         found = rank(MODELS, settings("v100", "cpu"), pool=pool)
     assert [row.device for row in found.rows] == ["v100"] * 3 + ["cpu"] * 3
@@ -54,7 +54,7 @@ def test_several_devices_are_asked_at_once_and_named_as_the_cluster_does() -> No
     assert [task.device for task in pool.tasks] == ["v100", "cpu"] * 3
 
 
-def test_a_gpu_that_no_machine_has_is_simulated_on_cpus_in_turn_with_what_they_measure(tmp_path: Path) -> None:
+def test_a_gpu_that_no_machine_has_is_simulated_on_cpus_between_their_measurements(tmp_path: Path) -> None:
     local = rank(MODELS, replace(settings("v100"), profile_db=tmp_path / "p.db"))
     with thread_pool(cpu=2) as pool:
         found = rank(MODELS, settings("v100", "cpu"), pool=pool)
@@ -94,14 +94,14 @@ def test_a_model_that_no_worker_survives_is_a_row_with_its_reason() -> None:
     assert "cost fire: workers were lost again and again as they did it" in found.rows[2].error
 
 
-def test_a_cluster_without_workers_ends_it() -> None:
+def test_a_cluster_without_workers_ends_the_job() -> None:
     with thread_pool(timeouts=BRIEF, cpu=1) as pool:
         pool.loses = {0}
         with pytest.raises(DeviceLostError, match="all workers"):
             rank(MODELS, settings("cpu"), pool=pool)
 
 
-def test_an_interruption_brings_the_rows_that_are_done() -> None:
+def test_an_interruption_carries_the_completed_rows() -> None:
     class Impatient:
         def progress(self, done: int, total: int | None, text: str) -> None:
             if done == 1:
@@ -118,13 +118,13 @@ def test_an_interruption_brings_the_rows_that_are_done() -> None:
     ("changed", "says"),
     [({"devices": ("cpu", "gpu")}, "it has cpu"), ({"resume": False}, "--no-resume"), ({"measure": "all"}, "unknown")],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_asked(changed: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused_before_any_task_is_submitted(changed: dict[str, Any], says: str) -> None:
     with thread_pool(cpu=1) as pool, pytest.raises(UsageError, match=says):
         rank(MODELS, replace(settings("cpu"), **changed), pool=pool)
     assert pool.tasks == []
 
 
-def test_a_budget_is_shared_by_what_is_done_one_after_another() -> None:
+def test_a_budget_is_divided_by_the_number_of_rows_per_worker() -> None:
     with thread_pool(cpu=2) as pool:
         rank({"first": fire(4)}, settings("cpu"), pool=pool)
         soon(pool, lambda: len(pool.workers) == 2)

@@ -1,4 +1,4 @@
-"""`--precision bf16` on a CPU: OpenVINO runs it, how far off it is stands in the file, and nothing else is compared."""
+"""`--precision bf16` on a CPU: OpenVINO runs the model, the file records its error, and no schedule is compared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSetting
 
 @NEEDS_OPENVINO
 @NEEDS_BF16
-def test_it_ships_with_its_error_and_runs_again_in_that_precision(settings: OptimizeSettings) -> None:
+def test_openvino_ships_with_its_error_and_runs_in_that_precision(settings: OptimizeSettings) -> None:
     result = optimize(fire(), settings)
     written = ScheduleDocument.from_json(result.document.to_json())
     error = written.runtime["error"]
@@ -48,7 +48,7 @@ def test_it_ships_with_its_error_and_runs_again_in_that_precision(settings: Opti
     assert found.check.max_rel == pytest.approx(error["max_rel"])
 
 
-def test_each_precision_is_measured_for_itself(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_precision_is_measured_separately(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = script_models(monkeypatch, {"reference": 20.0, "openvino": 10.0})
     first = optimize(fire(), settings)
     assert {*calls[-1]} == {"reference", "openvino"}
@@ -60,13 +60,13 @@ def test_each_precision_is_measured_for_itself(settings: OptimizeSettings, monke
     assert len(calls) > n_calls
 
 
-def test_what_is_not_faster_than_fp32_is_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gain_over_fp32_is_noted(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_models(monkeypatch, {"reference": 20.0, "openvino": 20.0})
     (note,) = optimize(fire(), settings).notes
     assert note.startswith("No gain of bf16 over plain onnxruntime in fp32 was measured")
 
 
-def test_what_is_too_far_off_is_refused(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_beyond_the_tolerance_are_refused(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_openvino(monkeypatch, MismatchError("output 'gc' differs by 3, 0.3 of its maximum (tolerance 0.02)"))
     with pytest.raises(MismatchError, match=r"in bf16 output 'gc' differs by 3.*\nRemove --precision"):
         optimize(fire(), settings)
@@ -80,7 +80,7 @@ def test_a_schedule_is_refused_and_nothing_is_searched(settings: OptimizeSetting
     assert found.seconds > 0
 
 
-def test_bench_refuses_what_has_no_rival(tmp_path: Path) -> None:
+def test_bench_refuses_a_precision_without_a_baseline(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only OpenVINO runs this model in bf16"):
         bench(
             fire(), document(fire(), shipped="openvino", precision="bf16"), device="cpu", profile_db=tmp_path / "p.db"

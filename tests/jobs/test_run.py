@@ -109,7 +109,7 @@ def test_more_threads_than_asked_for_are_never_used() -> None:
 def test_plain_onnxruntime_runs_with_the_threads_it_was_measured_with(
     kept: dict[str, object], cores: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime's own choice is taken where that is the same number."""
+    """onnxruntime's default is used if it is the same number."""
     monkeypatch.setattr(shipping, "physical_cores", lambda: cores)
     monkeypatch.setattr(shipping, "has_whole_machine", lambda: True)
     model = fire()
@@ -131,7 +131,7 @@ def test_no_schedule_means_plain_onnxruntime(tmp_path: Path) -> None:
 
 
 def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
-    """Else operators that draw numbers would be said to be run wrongly."""
+    """Otherwise operators that draw random numbers would be reported as wrong."""
     model = model_with([helper.make_node("RandomNormalLike", ["x"], ["y"])])
     for schedule in (None, document(model)):
         found = run(model, schedule, random_inputs(model.graph.inputs), reference=model, threads=1)
@@ -139,7 +139,7 @@ def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
         assert "Outputs were not compared: RandomNormalLike 'y' differs from run to run." in found.notes
 
 
-def test_devices() -> None:
+def test_auto_and_cpu_open_a_model_and_missing_gpus_are_refused() -> None:
     for name in ("auto", "cpu", " CPU "):
         check_numbers(fire(), open_executor(fire(), None, device=name, threads=2))
     for name in ("cuda", "h100"):
@@ -148,7 +148,7 @@ def test_devices() -> None:
 
 
 @pytest.mark.parametrize("shipped", ["iosched", "reference", "openvino"])
-def test_a_traced_run_is_by_the_schedule_whatever_was_shipped(shipped: str) -> None:
+def test_a_traced_run_uses_the_schedule_whatever_shipped(shipped: str) -> None:
     model = fire()
     inputs = random_inputs(model.graph.inputs)
     found = run(model, document(model, shipped=shipped), inputs, repeats=5, threads=2, trace=True, reference=model)
@@ -167,7 +167,7 @@ def test_a_run_is_traced_only_where_it_is_asked_for() -> None:
     assert run(model, document(model), random_inputs(model.graph.inputs), threads=2).trace is None
 
 
-def test_what_has_no_lanes_of_its_own_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_lanes_cannot_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fire(2)
     inputs = random_inputs(model.graph.inputs)
     with pytest.raises(UsageError, match="no schedule"):

@@ -1,4 +1,4 @@
-"""`optimize` with a given schedule: nothing is searched, and comparing decides what ships, as for one that is found."""
+"""`optimize` with a given schedule: nothing is searched, and the comparison decides what ships, as after a search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 @pytest.fixture
 def found(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> ScheduleDocument:
-    """The schedule file of `optimize` for `fire`, found by latencies that are made up."""
+    """The schedule file of `optimize` for `fire`, found with scripted latencies."""
     script_stages(monkeypatch)
     script_models(monkeypatch, {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0})
     return ScheduleDocument.from_json(optimize(fire(), settings).document.to_json())
@@ -61,7 +61,7 @@ def check_runs(model: Model, document: ScheduleDocument, device: str = "cpu") ->
 
 
 @pytest.mark.parametrize("fastest", ["iosched", "reference"])
-def test_it_is_compared_and_ships_where_it_is_faster(
+def test_a_given_schedule_is_compared_and_ships_if_it_is_faster(
     found: ScheduleDocument, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, fastest: str
 ) -> None:
     taken = {"iosched": 20.0, "sequential": 20.0, "session": 25.0, "greedy": 30.0, "reference": 20.0, fastest: 10.0}
@@ -86,7 +86,7 @@ def test_nothing_is_searched_measured_or_proven(
 
 
 def test_stages_have_the_latencies_in_the_database(found: ScheduleDocument, settings: OptimizeSettings) -> None:
-    """Stages of the first model were measured, and are equal; an empty database has no latency of them."""
+    """The stages equal those measured of the first model; an empty database has no latency of them."""
     known = optimize(again(), replace(settings, schedule_from=found)).document
     assert known.schedule.predicted_us == found.schedule.predicted_us
     assert known.schedule.predicted_us is not None
@@ -107,7 +107,7 @@ def test_another_structure_is_refused_before_anything_is_measured(
     assert not calls
 
 
-def test_for_a_gpu_that_is_not_there_it_is_costed_by_the_model(settings: OptimizeSettings) -> None:
+def test_for_a_simulated_gpu_a_given_schedule_is_costed_analytically(settings: OptimizeSettings) -> None:
     planned = replace(settings, device="v100")
     first = optimize(fire(), planned)
     second = optimize(again(), replace(planned, schedule_from=first.document))

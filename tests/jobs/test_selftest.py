@@ -1,4 +1,4 @@
-"""A self-test tries every check, names those that fail, and stops only where the device is lost."""
+"""A self-test runs every check, names those that fail, and stops only if the device is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scripted:
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SelfTest]:
-    """The self-test of a device with such checks."""
+    """Runs the self-test of a device with the given checks."""
 
     def run(*runs: Callable[[], str], watcher: selftest_module.Watcher | None = None) -> SelfTest:
         monkeypatch.setattr(selftest_module, "resolve", lambda device: Scripted(runs))
@@ -59,7 +59,7 @@ def outcomes(found: SelfTest) -> list[str]:
     return [each.outcome for each in found.results]
 
 
-def test_what_works_stands_in_one_line(tried) -> None:
+def test_the_summary_of_a_passed_test_is_one_line(tried) -> None:
     found = tried(works, works)
     assert found.passed
     assert found.failure is None
@@ -69,7 +69,7 @@ def test_what_works_stands_in_one_line(tried) -> None:
     assert "onnxruntime 1." in found.summary
 
 
-def test_a_check_that_fails_hides_no_other(tried) -> None:
+def test_a_failed_check_does_not_stop_the_others(tried) -> None:
     found = tried(failing(ExecutionError("it broke\nand more")), works, failing(ZeroDivisionError("division")), works)
     assert outcomes(found) == ["failed", "passed", "failed", "passed"]
     assert [each.detail for each in found.failed] == ["it broke", "ZeroDivisionError: division"]
@@ -81,7 +81,7 @@ def test_many_failures_are_counted(tried) -> None:
     assert "kernels: K0 (none), kernels: K1, kernels: K2, kernels: K3 and 3 more;" in found.summary
 
 
-def test_nothing_is_tried_on_a_device_that_is_lost(tried) -> None:
+def test_no_check_runs_after_the_device_is_lost(tried) -> None:
     called: list[str] = []
     lost = failing(DeviceLostError("the GPU stopped working: 700\nsee the log"))
     found = tried(works, lost, lambda: called.append("called") or "", works)
@@ -102,7 +102,7 @@ def test_nothing_is_tried_on_a_device_that_is_lost(tried) -> None:
         ([KeyError("a bug")], ExecutionError),
     ],
 )
-def test_the_error_says_whether_only_numbers_were_wrong(tried, errors: list[Exception], kind: type[Exception]) -> None:
+def test_the_error_is_a_mismatch_if_only_numbers_differ(tried, errors: list[Exception], kind: type[Exception]) -> None:
     found = tried(works, *map(failing, errors))
     assert type(found.failure) is kind
     assert f"{len(errors)} of {len(errors) + 1} checks failed" in str(found.failure)
@@ -132,13 +132,13 @@ def test_long_reasons_are_cut(tried) -> None:
     assert result.detail.endswith("...")
 
 
-def test_an_interrupt_is_no_failed_check(tried) -> None:
+def test_an_interrupt_is_not_a_failed_check(tried) -> None:
     with pytest.raises(KeyboardInterrupt):
         tried(failing(KeyboardInterrupt()), works)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_the_cpu_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_is_tested_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = selftest("cpu")
     titles = ["executor: compiled", "model: light_squeezenet", "openvino: light_squeezenet"]
     assert [each.title for each in found.results] == titles
@@ -151,7 +151,7 @@ def test_the_cpu_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no compiler" in executor.detail
 
 
-def test_openvino_is_tried_where_it_is_installed_and_not_missed_elsewhere(
+def test_openvino_is_tested_if_installed_and_optional_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     openvino = self_checks.cpu_checks()[2]
@@ -163,14 +163,14 @@ def test_openvino_is_tried_where_it_is_installed_and_not_missed_elsewhere(
     library.missing.cache_clear()
 
 
-def test_what_is_not_attached_cannot_be_tried() -> None:
+def test_devices_that_are_not_attached_cannot_be_tested() -> None:
     with pytest.raises(DeviceError, match=r"V100.* is not attached"):
         selftest("v100")
     with pytest.raises(UsageError, match="unknown device"):
         selftest("v101")
 
 
-def test_of_several_comparisons_the_one_that_failed_counts() -> None:
+def test_the_worst_of_several_comparisons_is_the_failed_one() -> None:
     right, wrong, better = Check(1e-6, 1e-6, True), Check(1e-7, 1e-7, False, ("a", "b")), Check(0.0, 0.0, True)
     assert worst([right, wrong, better]) is wrong
     assert worst([better, right]) is right

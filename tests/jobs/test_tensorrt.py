@@ -1,4 +1,4 @@
-"""TensorRT ships on a GPU where it is the fastest and computes the same; elsewhere such a file runs by its schedule."""
+"""TensorRT ships on a GPU if it is fastest and computes the same; without it such a file runs by its schedule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Install = Callable[..., Callable[[], list[Any]]]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """A function that installs TensorRT, whose runs take `us`; sequential ones take 60 us, those by a schedule less."""
+    """Installs a TensorRT whose runs take `us`; sequential runs take 60 us, those by a schedule less."""
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -61,7 +61,7 @@ def ships(result: OptimizeResult) -> tuple[str, str]:
         pytest.param(90.0, ("iosched", "sequential/iosched"), marks=pytest.mark.slow),
     ],
 )
-def test_it_ships_where_it_is_fastest(
+def test_tensorrt_ships_if_it_is_fastest(
     us: float, expected: tuple[str, str], install: Install, settings: OptimizeSettings
 ) -> None:
     log = install(us=us)
@@ -82,14 +82,14 @@ def test_it_ships_where_it_is_fastest(
 
 
 @pytest.mark.slow
-def test_it_is_compared_in_the_precision_that_was_asked_for(install: Install, settings: OptimizeSettings) -> None:
+def test_tensorrt_is_compared_in_the_requested_precision(install: Install, settings: OptimizeSettings) -> None:
     log = install()
     for precision in ("tf32", "fp16"):
         assert optimize(MODEL, replace(settings, precision=precision)).shipped == "tensorrt"
     assert [(entry["tf32"], entry["trt_fp16_enable"]) for entry in log()] == [(None, "False"), (None, "True")]
 
 
-def test_without_it_one_line_says_why(install: Install, settings: OptimizeSettings) -> None:
+def test_without_tensorrt_a_note_gives_the_reason(install: Install, settings: OptimizeSettings) -> None:
     install("not installed")
     result = optimize(MODEL, settings)
     assert result.shipped == "iosched"
@@ -113,7 +113,7 @@ def test_without_it_one_line_says_why(install: Install, settings: OptimizeSettin
         ("dies", "TensorRT was not compared: its process ended with status 7."),
     ],
 )
-def test_what_it_cannot_do_costs_only_itself(
+def test_a_failure_of_tensorrt_affects_only_its_comparison(
     fault: str, words: str, install: Install, settings: OptimizeSettings
 ) -> None:
     install(fault)
@@ -133,7 +133,7 @@ def test_building_an_engine_counts_against_the_budget(install: Install, settings
     assert result.seconds < 30  # a build takes 60
 
 
-def test_an_end_that_the_user_wants_is_not_put_off_by_a_build(install: Install, settings: OptimizeSettings) -> None:
+def test_an_accepted_interruption_is_not_delayed_by_a_build(install: Install, settings: OptimizeSettings) -> None:
     log, interrupt = install(), Asked(answer=True)
     interrupt.came = True
     result = optimize(MODEL, settings, interrupt=interrupt)
@@ -184,7 +184,7 @@ def test_arrays_on_the_gpu_run_by_the_schedule(shipped: ScheduleDocument) -> Non
     executor.close()
 
 
-def test_a_file_says_what_runs_it_and_has_nothing_merged(shipped: ScheduleDocument) -> None:
+def test_a_file_names_its_runtime_and_has_no_merged_operators(shipped: ScheduleDocument) -> None:
     assert not shipped.is_shipped
     assert not_shipped_text(shipped) == (
         "'iosched run' does not use this schedule where TensorRT is installed, because TensorRT ships."
@@ -194,7 +194,7 @@ def test_a_file_says_what_runs_it_and_has_nothing_merged(shipped: ScheduleDocume
     assert by_schedule.description.startswith("iosched, ")
 
 
-def test_bench_measures_it_on_request_alone(install: Install, settings: OptimizeSettings) -> None:
+def test_bench_measures_tensorrt_only_on_request(install: Install, settings: OptimizeSettings) -> None:
     log = install(us=5.0)
     found = bench(MODEL, None, device="cuda", rounds=6, profile_db=settings.profile_db)
     assert "onnxruntime-tensorrt" not in [row.name for row in found.rows] + [name for name, _ in found.missing]
@@ -204,7 +204,7 @@ def test_bench_measures_it_on_request_alone(install: Install, settings: Optimize
 
 
 @pytest.mark.parametrize("name", ["onnxruntime-tensorrt", pytest.param("iosched", marks=pytest.mark.slow)])
-def test_a_process_that_dies_in_bench_costs_its_own_row(
+def test_a_process_that_dies_in_bench_costs_only_its_own_row(
     name: str, install: Install, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install()

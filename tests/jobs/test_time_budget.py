@@ -51,7 +51,7 @@ def test_a_comparison_lasts_at_least_as_long_as_all_earlier_rounds(monkeypatch: 
 
 
 @pytest.mark.parametrize("budget_s", [None, 1000.0])
-def test_an_end_that_was_accepted_before_a_search_ends_it_too(budget_s: float | None) -> None:
+def test_an_interruption_accepted_before_a_search_ends_it_too(budget_s: float | None) -> None:
     interrupt = SimpleNamespace(can_come=True, came=False, accepted=False)
     deadline = TimeBudget(budget_s, time.monotonic(), interrupt, None, None).deadline()  # type: ignore[arg-type]
     assert deadline is not None
@@ -62,7 +62,7 @@ def test_an_end_that_was_accepted_before_a_search_ends_it_too(budget_s: float | 
     assert deadline()
 
 
-def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(
+def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_call_continues(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -78,7 +78,7 @@ def test_rounds_of_a_hurried_comparison_are_kept_and_the_next_goes_on(
 
 
 def chosen_by(measured: Callable[..., object], settings: Sequence[object]) -> int:
-    """The usual setting, after as many turns as choosing one takes."""
+    """The default setting, after the runs that choosing one takes."""
     names = [str(place) for place in range(len(settings))]
     rounds = runs_to_choose(len(names)) // len(names)
     measured(dict.fromkeys(names), Budget(rounds=rounds - 1, max_seconds=math.inf))
@@ -86,7 +86,7 @@ def chosen_by(measured: Callable[..., object], settings: Sequence[object]) -> in
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 0.3, 1.0, 2.0, 5.0])
-def test_a_budget_holds_for_everything(
+def test_the_whole_job_stays_within_the_budget(
     budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock advances only when something is measured: by 0.1 s for a stage, by 20 ms for a run of a whole model."""
@@ -122,7 +122,7 @@ def test_a_budget_holds_for_everything(
 
 @pytest.fixture
 def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """Returns a function that says how many seconds have passed since.
+    """A function that returns the number of seconds since the start.
 
     The clock advances only when something is measured: by 0.5 s for a stage, by 0.11 s for a turn of a whole model.
     Plain onnxruntime is taken to need no time, whatever a run of it takes on a busy machine.
@@ -145,7 +145,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 
 
 @pytest.mark.parametrize("budget_s", [4.2, 4.6, 8.0])
-def test_a_search_leaves_the_time_that_it_takes_to_tell_what_is_faster(
+def test_a_search_leaves_enough_time_for_the_comparison(
     budget_s: float, settings: OptimizeSettings, long_search: Callable[[], float]
 ) -> None:
     """Comparing three candidates in twelve turns each takes 3.96 s."""
@@ -158,7 +158,7 @@ def test_a_search_leaves_the_time_that_it_takes_to_tell_what_is_faster(
     assert long_search() < budget_s + 0.5 + 0.11
 
 
-def test_a_budget_too_short_to_tell_ships_plain_onnxruntime_and_says_what_it_takes(
+def test_a_budget_too_short_to_compare_ships_plain_onnxruntime_and_suggests_a_longer_one(
     settings: OptimizeSettings, long_search: Callable[[], float]
 ) -> None:
     result = optimize(fire(), replace(settings, budget_s=2.0))
@@ -190,7 +190,7 @@ def test_openvino_is_compared_where_the_budget_has_room_for_it(
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("budget_s", [0.0, 4.0, 16.0, 20.0, 30.0, 60.0])
-def test_a_budget_holds_for_throughput_too(
+def test_a_job_for_throughput_stays_within_the_budget(
     batch: int, budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock advances only where something is measured: 0.1 s for a stage or to open, 0.36 s for a turn.

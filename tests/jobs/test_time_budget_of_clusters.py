@@ -1,4 +1,4 @@
-"""A budget is divided among what is done for a cluster; an interruption that is to end with what is known spends it."""
+"""A budget is divided among the steps for a cluster of models; an accepted interruption uses it up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_without_a_limit_nothing_is_over_and_all_rounds_are_taken(at_s: list[float]) -> None:
+def test_without_a_limit_time_never_runs_out_and_all_rounds_are_taken(at_s: list[float]) -> None:
     time_budget = TimeBudget(None, 0.0)
     at_s[0] = 1e6
     assert isinf(time_budget.remaining_s())
@@ -62,7 +62,7 @@ def test_slower_models_are_run_in_fewer_rounds_but_not_in_too_few(at_s: list[flo
     assert rounds[0] > rounds[1] > rounds[2] == Budget().least_rounds
 
 
-def test_who_is_asked_and_says_yes_waits_for_nothing_more(at_s: list[float]) -> None:
+def test_an_accepted_interruption_uses_up_the_budget(at_s: list[float]) -> None:
     interrupt = Asked(answer=True)
     time_budget = TimeBudget(None, 0.0, interrupt)
     time_budget.ask()

@@ -1,4 +1,4 @@
-"""`optimize` with schedule units of the user's, on every kind of device."""
+"""`optimize` with schedule units given by the user, on every kind of device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNITS: tuple[Unit, ...] = (("f3", "fs"), ("fc", "gs"))
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSettings:
-    """Settings with units, on a CPU whose latencies are made up."""
+    """Settings with units, on a CPU with scripted latencies."""
     script_models(monkeypatch, LATENCIES_US)
     latencies_by_stage(monkeypatch)
     return OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db", units=UNITS)
@@ -93,7 +93,7 @@ def test_units_are_scheduled_shipped_run_and_explained(asked: OptimizeSettings, 
 
 
 @needs_compiler
-def test_units_on_an_attached_gpu(asked: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_are_kept_whole_on_an_attached_gpu(asked: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     model = fire()
@@ -121,8 +121,8 @@ def test_on_a_gpu_a_unit_is_measured_as_its_operators_in_one_group(asked: Optimi
     assert with_units.operator_key("fs") != without.operator_key("fs")
 
 
-def test_what_is_measured_of_units_answers_for_no_others(asked: OptimizeSettings) -> None:
-    """The same names of nodes stand for other operators, under which other stages and whole models are kept."""
+def test_measurements_of_units_are_not_reused_for_other_units(asked: OptimizeSettings) -> None:
+    """The same node names mean other operators, so stages and whole models are stored under other keys."""
     model, other = fire(), replace(asked, units=(("fs", "f1"),))
     with_units, without = optimize(model, asked), optimize(model, replace(asked, units=()))
     assert with_units.document.units != without.document.units == ()
@@ -137,7 +137,7 @@ def test_what_is_measured_of_units_answers_for_no_others(asked: OptimizeSettings
     assert len(keys) == 3
 
 
-def test_another_model_takes_them_along_under_its_own_names(asked: OptimizeSettings) -> None:
+def test_another_model_keeps_the_units_under_its_own_names(asked: OptimizeSettings) -> None:
     found = optimize(fire(), asked).document
     model = load_model(data(renamed(retrained(fire_proto()))))
     taken = optimize(model, replace(asked, units=(), schedule_from=found)).document
@@ -147,7 +147,7 @@ def test_another_model_takes_them_along_under_its_own_names(asked: OptimizeSetti
     check_whole(planned)
 
 
-def test_a_cluster_takes_them_along(asked: OptimizeSettings) -> None:
+def test_a_cluster_keeps_the_units(asked: OptimizeSettings) -> None:
     local = optimize(fire(), asked)
     with thread_pool(cpu=2) as pool:
         found = optimize_on(pool, fire(), asked)
@@ -156,7 +156,7 @@ def test_a_cluster_takes_them_along(asked: OptimizeSettings) -> None:
     assert len(pool.packets) > 1
 
 
-def test_every_batch_size_has_them(asked: OptimizeSettings) -> None:
+def test_every_batch_size_has_the_units(asked: OptimizeSettings) -> None:
     proto = fire_proto()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     model = with_dynamic_batch(read_unbound(data(proto)), (1, 2))
@@ -165,7 +165,7 @@ def test_every_batch_size_has_them(asked: OptimizeSettings) -> None:
         check_whole(document)
 
 
-def test_python_takes_lists(tmp_path: Path) -> None:
+def test_units_may_be_lists_in_python(tmp_path: Path) -> None:
     path = tmp_path / "fire.onnx"
     onnx.save(fire_proto(), path)
     result = iosched.optimize(path, device="v100", units=[list(unit) for unit in UNITS])
@@ -173,14 +173,14 @@ def test_python_takes_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "v100"])
-def test_units_that_cannot_be_are_refused(asked: OptimizeSettings, device: str) -> None:
+def test_cyclic_units_and_units_for_throughput_are_refused(asked: OptimizeSettings, device: str) -> None:
     with pytest.raises(UsageError, match=r"unit 1 .* forms a cycle with 'f1'"):
         optimize(fire(), replace(asked, device=device, units=(("fs", "f3", "fc"),)))
     with pytest.raises(UsageError, match="omit --units or --objective"):
         optimize(fire(), replace(asked, device=device, objective="throughput"))
 
 
-def test_a_unit_that_a_fused_kernel_reaches_into_takes_the_rest_in_and_a_note_says_so(
+def test_a_unit_that_overlaps_a_fused_kernel_grows_to_contain_it_with_a_note(
     asked: OptimizeSettings,
 ) -> None:
     """One kernel computes d, e, p, q and g, so d, e, p and q go with m, which it reads."""
@@ -193,7 +193,7 @@ def test_a_unit_that_a_fused_kernel_reaches_into_takes_the_rest_in_and_a_note_sa
 
 @settings(max_examples=15)
 @given(models(), st.data())
-def test_plans_of_units_compute_what_onnxruntime_does(proto: onnx.ModelProto, draws: st.DataObject) -> None:
+def test_plans_of_units_compute_the_same_as_onnxruntime(proto: onnx.ModelProto, draws: st.DataObject) -> None:
     model = loaded(proto)
     units = draws.draw(runs_of(model.graph))
     with CpuBackend(model, lanes=2, units=units) as backend:
@@ -208,7 +208,7 @@ def test_plans_of_units_compute_what_onnxruntime_does(proto: onnx.ModelProto, dr
 
 
 def runs_of(graph: ComputationGraph) -> st.SearchStrategy[tuple[Unit, ...]]:
-    """Operators that follow each other in topological order and are connected, which may always be units."""
+    """Connected operators that are consecutive in topological order, which are always valid units."""
     names = [operator.name for operator in graph.operators]
 
     def connected(cuts: set[int]) -> tuple[Unit, ...]:

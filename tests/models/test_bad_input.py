@@ -1,4 +1,4 @@
-"""Every way a file can be no model ends in a short message that names the cause and the way out."""
+"""Every invalid file ends in a short message that names the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def test_dynamic_dimensions_must_be_bound():
     refused(data(proto_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
 
 
-def test_the_way_out_of_dynamic_dimensions_names_all_that_is_missing_and_nothing_else():
-    def told(inputs: dict[str, list[int | str | None]], **bindings: object) -> str:
+def test_the_hint_for_dynamic_dimensions_names_exactly_the_missing_ones():
+    def hint(inputs: dict[str, list[int | str | None]], **bindings: object) -> str:
         nodes = [node("Relu", [name], [f"{name}_out"]) for name in inputs]
         proto = proto_of(nodes, inputs, [f"{name}_out" for name in inputs])
         with pytest.raises(InvalidModelError) as caught:
@@ -191,11 +191,11 @@ def test_the_way_out_of_dynamic_dimensions_names_all_that_is_missing_and_nothing
 
     tokens: dict[str, list[int | str | None]] = {"ids": ["batch", "seq"], "mask": ["batch", "seq"], "past": [2, "len"]}
     way = "Bind them with --input-shape ids=1x1 --input-shape past=2x1 (your sizes), or one symbol everywhere with "
-    assert told(tokens) == f"{way}--input-shape seq=1, or the batch with --batch-size N."
-    assert told(tokens, batch_size=1) == f"{way}--input-shape seq=1."
-    assert told(tokens, input_shapes={"len": (3,)}, batch_size=1).startswith("Bind them with --input-shape ids=1x1 (")
+    assert hint(tokens) == f"{way}--input-shape seq=1, or the batch with --batch-size N."
+    assert hint(tokens, batch_size=1) == f"{way}--input-shape seq=1."
+    assert hint(tokens, input_shapes={"len": (3,)}, batch_size=1).startswith("Bind them with --input-shape ids=1x1 (")
     image: dict[str, list[int | str | None]] = {"x": ["?", 3, "?", "?"]}
-    assert told(image, batch_size=1) == "Bind them with --input-shape x=1x3x1x1 (your sizes)."
+    assert hint(image, batch_size=1) == "Bind them with --input-shape x=1x3x1x1 (your sizes)."
 
 
 def test_bindings_must_fit():
@@ -239,7 +239,7 @@ def test_a_function_that_calls_itself():
     refused(data(proto))
 
 
-def test_functions_that_stand_for_billions_of_nodes():
+def test_functions_that_expand_to_billions_of_nodes():
     functions = [helper.make_function("local", "F0", ["a"], ["b"], [node("Neg", ["a"], ["b"])], OPSETS)]
     for level in range(1, 10):
         names = ["a", *(f"t{number}" for number in range(9)), "b"]
@@ -251,7 +251,7 @@ def test_functions_that_stand_for_billions_of_nodes():
     refused(data(proto), "functions expand to 1,000,000,000 nodes")
 
 
-def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
+def test_functions_that_expand_to_more_bytes_than_protobuf_writes():
     constant = helper.make_node("Constant", [], ["k"], value_string=b"k" * 2**20)
     body = [constant, node("Neg", ["a"], ["b"])]
     calls = [node("Large", ["x"], [f"y{number}"], domain="local") for number in range(2**11)]
@@ -260,7 +260,7 @@ def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
     refused(data(proto), "functions expand to 4,096 nodes and 2.1 GB")
 
 
-@pytest.mark.parametrize("last", ["ReduceSum", "NonZero"])  # of known shape, and of one that only a run tells
+@pytest.mark.parametrize("last", ["ReduceSum", "NonZero"])  # of known shape, and of one known only in a run
 def test_a_vector_that_doubles_forty_times_takes_no_memory(last: str, monkeypatch: pytest.MonkeyPatch):
     infer = onnx.shape_inference.infer_shapes
 

@@ -131,7 +131,7 @@ def test_a_model_without_a_batch_is_refused() -> None:
         with_batch_size(model, 2)
 
 
-def test_an_input_that_all_images_share_has_no_images() -> None:
+def test_an_input_that_all_images_share_is_not_batched() -> None:
     proto = proto_of([node("Mul", ["x", "scale"], ["y"])], {"x": IMAGE, "scale": []}, ["y"])
     model = load_model(proto.SerializeToString(), name="m")
     fewer = with_batch_size(model, 3)

@@ -1,4 +1,4 @@
-"""The digest stays the same for the same computation, and changes with anything that a schedule or a result feels."""
+"""The digest stays the same for the same computation, and changes with anything that affects a schedule or a result."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_working_graph_has_the_digest_of_its_file():
 
 
 def test_a_filled_weight_hashes_like_its_bytes():
-    """A constant fill takes no memory, is hashed without being made, and yet is the same weight."""
+    """A constant fill is hashed without allocating it, and still equals the stored weight."""
     shape = (3, 700, 701)
     fill = node("ConstantOfShape", ["dims"], ["w"], value=numpy_helper.from_array(np.array([0.5], np.float32)))
     add = node("Add", ["x", "w"], ["y"])
@@ -81,7 +81,7 @@ def test_a_filled_weight_hashes_like_its_bytes():
     assert other.digest != stored.digest
 
 
-def test_a_schedule_inside_the_model_is_handed_on():
+def test_a_schedule_inside_the_model_is_read():
     proto = net()
     helper.set_model_props(proto, {"io.iosched.schedule": "{}"})
     assert load_model(data(proto)).schedule_json == "{}"

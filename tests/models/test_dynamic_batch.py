@@ -52,7 +52,7 @@ def test_the_batch_is_the_dynamic_first_dimension_and_keeps_its_name() -> None:
     assert dims(proto.graph.input[0]) == dims(proto.graph.output[0]) == ["images", 8]
 
 
-def test_the_batch_of_several_inputs_is_one_though_they_call_it_otherwise() -> None:
+def test_several_inputs_have_one_batch_even_under_different_names() -> None:
     model = dynamic(product(["n", 8], a=["m", 8], b=[1, 8], c=[8]))
     assert model.inputs == {"x": ("n", 8), "a": ("n", 8), "b": (1, 8), "c": (8,)}
     assert model.at(2).bindings["a"] == (2, 8)
@@ -64,7 +64,7 @@ def test_a_batch_without_a_name_gets_one() -> None:
     assert dynamic(proto).inputs == {"x": ("batch", 8)}
 
 
-def test_other_dimensions_are_bound_by_shapes_as_they_are_at_one_of_the_batch_sizes() -> None:
+def test_other_dimensions_are_bound_by_shapes_at_one_of_the_batch_sizes() -> None:
     proto = product(["n", "length", 8], a=["n", "length", 8], b=["rows", "length", 8])
     model = dynamic(proto, 1, 4, x=(4, 5, 8), b=(1, 5, 8))
     assert model.inputs == {"x": ("n", 5, 8), "a": ("n", 5, 8), "b": (1, 5, 8)}
@@ -168,7 +168,7 @@ def test_metadata_of_an_earlier_schedule_is_removed() -> None:
 
 
 def assert_written_is_the_model(proto: onnx.ModelProto, one: int, other: int, between: int) -> None:
-    """The written model is valid, is loaded as what was scheduled, and computes each image as a batch of one does."""
+    """The written model is valid, loads as the scheduled model, and computes each image like a batch of one."""
     model = dynamic(proto, one, other)
     file = written(model, one, other)
     onnx.checker.check_model(onnx.load_from_string(file), full_check=True)

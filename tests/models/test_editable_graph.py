@@ -24,7 +24,7 @@ def _proto(nodes: list[onnx.NodeProto], outputs: tuple[str, ...] = ()) -> onnx.M
 
 
 def _graph(*nodes: tuple[str, str], outputs: tuple[str, ...] = ("c",), weights: tuple[str, ...] = ()) -> EditableGraph:
-    """Nodes as (inputs, outputs), each a letter a tensor, of which x is fed."""
+    """Nodes as (inputs, outputs), where each letter is a tensor and x is the input."""
     protos = [helper.make_node("Sum", [*read], [*made]) for read, made in nodes]
     graph = EditableGraph.of(_proto(protos, outputs), {name: np.ones(2, np.float32) for name in weights})
     made = ["x", *(name for node in protos for name in node.output)]
@@ -85,7 +85,7 @@ def test_tables_follow_every_edit(seed: int) -> None:
     _check_tables(graph)
 
 
-def test_nodes_stand_where_they_are_put() -> None:
+def test_nodes_are_inserted_at_the_given_positions() -> None:
     graph = _graph(("x", "a"), ("a", "b"), ("b", "c"))
     graph.insert_before("b", helper.make_node("Sum", ["x"], ["d"]))
     graph.insert_after("b", helper.make_node("Sum", ["d"], ["e"]))
@@ -109,7 +109,7 @@ def test_unread_nodes_are_dropped_with_their_weights() -> None:
     assert {*graph.tensors} == {"x", "a", "c"}
 
 
-def test_sorting_keeps_the_order_where_it_can() -> None:
+def test_sorting_is_topological_and_refuses_cycles() -> None:
     graph = _graph(("b", "c"), ("x", "a"), ("a", "b"))
     graph.sort()
     assert _wiring(graph) == [("x", "a"), ("a", "b"), ("b", "c")]
@@ -141,7 +141,7 @@ def test_lists_of_integers_are_constants_with_free_names() -> None:
     assert {array.dtype.name for array in graph.weights.values()} == {"int64"}
 
 
-def test_a_declaration_lasts_as_long_as_the_shape() -> None:
+def test_a_declaration_is_dropped_when_its_shape_changes() -> None:
     graph = _graph(("x", "a"), ("a", "c"))
     graph.declared["a"] = helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])
     graph.set_shape("a", [2])
@@ -151,7 +151,7 @@ def test_a_declaration_lasts_as_long_as_the_shape() -> None:
     assert not graph.to_proto().graph.value_info
 
 
-def test_the_model_it_was_made_of_is_not_changed_and_comes_back() -> None:
+def test_a_graph_does_not_change_its_model_and_converts_back_to_it() -> None:
     proto = _proto([helper.make_node("Sum", ["x", "w"], ["c"])], ("c",))
     proto.metadata_props.add(key="author", value="somebody")
     graph = EditableGraph.of(proto, {"w": np.ones(2, np.float32)})
@@ -163,7 +163,7 @@ def test_the_model_it_was_made_of_is_not_changed_and_comes_back() -> None:
     assert list(proto.graph.node[0].input) == ["x", "w"]
 
 
-def test_a_part_is_cut_out_with_inputs_of_its_own() -> None:
+def test_a_part_is_cut_out_with_separate_inputs() -> None:
     graph = _graph(
         ("x", "a"), ("aw", "b"), ("av", "d"), ("bd", "c"), ("d", "e"), outputs=("c", "e"), weights=("v", "w")
     )
@@ -174,12 +174,12 @@ def test_a_part_is_cut_out_with_inputs_of_its_own() -> None:
     _check_tables(graph)
 
 
-def test_a_frame_has_a_name_and_versions_alone() -> None:
+def test_a_frame_has_only_a_name_and_versions() -> None:
     frame = bare_frame("part", 9, [helper.make_opsetid("", 17)])
     assert (frame.graph.name, frame.ir_version, EditableGraph(frame).opset) == ("part", 9, 17)
 
 
-def test_a_replaced_node_takes_its_types_along_and_a_renamed_tensor_its_readers() -> None:
+def test_replacing_a_node_drops_its_types_and_renaming_updates_readers() -> None:
     graph = _graph(("x", "a"), ("a", "b"), ("b", "c"))
     graph.replace("a", helper.make_node("Sum", ["x"], ["d"]))
     graph.set_inputs("b", ["d"])
@@ -190,7 +190,7 @@ def test_a_replaced_node_takes_its_types_along_and_a_renamed_tensor_its_readers(
     assert graph.fresh("f") == "f'"
 
 
-def test_weights_are_read_only_and_no_inputs_and_only_computed_tensors_are_declared() -> None:
+def test_weights_are_read_only_and_not_inputs_and_only_computed_tensors_are_declared() -> None:
     proto = _proto([helper.make_node("Sum", ["x"], ["c"])], ("c",))
     proto.graph.value_info.append(helper.make_tensor_value_info("nobody", TensorProto.FLOAT, [2]))
     graph = EditableGraph.of(proto, {"x": np.ones(2, np.float32)})

@@ -115,7 +115,7 @@ def test_an_earlier_schedule_is_replaced_and_foreign_metadata_kept(squeezenet: M
     assert len(second.graph.node[0].metadata_props) == 6
 
 
-def test_nodes_stand_in_the_order_of_the_schedule(squeezenet: Model) -> None:
+def test_nodes_are_in_the_order_of_the_schedule(squeezenet: Model) -> None:
     names = [operator.name for operator in squeezenet.graph.operators]
     swapped = list(names)
     a, b = (swapped.index(name) for name in _EXPANDED)
@@ -125,7 +125,7 @@ def test_nodes_stand_in_the_order_of_the_schedule(squeezenet: Model) -> None:
     assert [name for name in written if name in set(names)] == swapped
 
 
-def test_an_order_that_cannot_be_stays_topological(squeezenet: Model) -> None:
+def test_an_impossible_order_stays_topological(squeezenet: Model) -> None:
     names = [operator.name for operator in squeezenet.graph.operators]
     payload = write_model(_annotated(squeezenet, order=names[::-1]), squeezenet.weights, None)
     onnx.checker.check_model(payload)

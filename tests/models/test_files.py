@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, from any number of writers."""
+"""Files are written completely or not at all, by any number of writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_file_appears_at_the_end(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_it_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with atomic_write(tmp_path / "a"):
         pass
@@ -49,7 +49,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, failure:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_named_pipe_stays_one(tmp_path: Path) -> None:
+def test_a_named_pipe_stays_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -61,7 +61,7 @@ def test_a_named_pipe_stays_one(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_device_stays_one_and_is_full() -> None:
+def test_a_device_stays_a_device_and_reports_that_it_is_full() -> None:
     with pytest.raises(OSError, match="No space left") as caught, atomic_write(Path("/dev/full")) as file:
         file.write(b"told")
     assert caught.value.filename == "/dev/full"

@@ -82,14 +82,14 @@ def test_an_activation_brings_its_parameters():
     assert operator.attribute("activation.input_2") == (6.0,)
 
 
-def test_values_that_others_need_end_an_operator():
+def test_values_with_other_readers_end_an_operator():
     read_twice = [conv("x", "c"), op("Relu", "c", "r"), op("Tanh", "c", "t"), op("Add", "r", "t", "y")]
     assert shown(graph_of(read_twice, ["y"])) == [("Conv", "c"), ("Relu", "r"), ("Tanh", "t"), ("Add", "y")]
     returned = [conv("x", "c"), op("Relu", "c", "y")]
     assert shown(graph_of(returned, ["c", "y"])) == [("Conv", "c"), ("Relu", "y")]
 
 
-def test_of_two_summed_convolutions_the_deeper_one_does_the_sum():
+def test_the_deeper_of_two_summed_convolutions_computes_the_sum():
     deep = [
         conv("x", "a"),
         op("Relu", "a", "r"),
@@ -139,7 +139,7 @@ def test_relu_before_a_dense_1x1_convolution():
     assert [kind for kind, _ in shown(graph_of(after_sum, ["y"]))] == ["MaxPool", "Add", "Relu", "Conv"]
 
 
-def test_sums_are_folded_into_the_sep_conv_or_concat_that_alone_reads_them():
+def test_sums_are_folded_into_a_sep_conv_or_concat_that_is_their_only_reader():
     two = {**IMAGE, "z": [1, 4, 8, 8]}
     chain = [op("Add", "x", "z", "a"), op("Add", "a", "t", "b"), *sep_conv("b", "y")]
     graph = graph_of([op("Tanh", "x", "t"), *chain], ["y"], two)
@@ -206,8 +206,8 @@ def test_an_operator_with_several_outputs_shows_those_that_are_read():
     assert graph.by_name["a"].outputs == ("a", "c")
 
 
-def test_where_nodes_stand_in_the_file_does_not_decide_who_does_a_sum():
-    """Of two convolutions of one depth the sum's second operand does it, whichever comes first in the file."""
+def test_the_order_of_nodes_does_not_decide_which_operator_computes_a_sum():
+    """Of two convolutions of equal depth, the sum's second operand computes it, in any order in the file."""
     a, b = conv("x", "a"), conv("x", "b")
     for nodes in ([a, b], [b, a]):
         graph = graph_of([*nodes, op("Add", "a", "b", "y")], ["y"])

@@ -1,4 +1,4 @@
-"""Shapes are inferred as onnxruntime's kernels compute them, also where its own inference says otherwise."""
+"""Shapes are inferred as onnxruntime's kernels compute them, also where its own inference differs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...] | None]:
 
 
 def computed(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Of the outputs, where onnxruntime runs the model."""
+    """Shapes of the outputs, if onnxruntime runs the model."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -84,7 +84,7 @@ def test_consecutive_pools_and_their_readers() -> None:
 
 
 def test_a_size_that_the_file_computes_from_a_pool() -> None:
-    """Of a batch that the file leaves open onnxruntime computes it in the run."""
+    """For a dynamic batch, onnxruntime computes it at run time."""
     nodes = [
         node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4, ceil_mode=1),
         node("Shape", ["p"], ["size"]),

@@ -1,4 +1,4 @@
-"""The light models of the onnx package get weights in which a wrong schedule shows."""
+"""The light models of the onnx package get weights that reveal a wrong schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 
 
-def test_classes_differ_and_are_the_same_each_time() -> None:
+def test_scores_differ_and_are_reproducible() -> None:
     model = load_model(light_model("light_squeezenet").SerializeToString())
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as first, Reference(light_model("squeezenet").SerializeToString()) as second:
@@ -30,7 +30,7 @@ def test_a_softmax_at_the_end_is_left_out() -> None:
     assert "Softmax" not in types.values()
 
 
-def test_an_onnx_without_its_models_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_light_models_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     light._built.cache_clear()
     monkeypatch.setattr(light, "_FOLDER", tmp_path)
     with pytest.raises(DeviceError, match=r"light_squeezenet\.onnx.*pip install"):

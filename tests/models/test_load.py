@@ -1,4 +1,4 @@
-"""A loaded model computes the same as its file, in whatever form that is written."""
+"""A loaded model computes the same as its file, in any form of the file."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_outputs_that_are_inner_or_inputs_or_weights():
     assert load_model(data(fed)).graph.outputs == ("y", "z")
 
 
-def test_nodes_may_stand_in_any_order():
+def test_nodes_may_be_in_any_order():
     proto = small_net()
     nodes = list(reversed(proto.graph.node))
     shuffled = onnx.ModelProto()
@@ -250,7 +250,7 @@ def test_strings_sequences_and_missing_optional_inputs():
 
 
 @pytest.mark.parametrize("dims", [[2, 0], ["N", 0], ["N", "M"]], ids=str)
-def test_tensors_of_no_elements_are_as_good_as_others(dims: list[int | str]):
+def test_empty_tensors_are_loaded_like_others(dims: list[int | str]):
     nodes = [node("Relu", ["x"], ["r"]), node("Concat", ["r", "x"], ["c"], axis=0), node("ReduceSum", ["c"], ["y"])]
     model = assert_computes_the_same(proto_of(nodes, {"x": dims}, ["y", "c"]), input_shapes={"x": (2, 0)})
     assert model.graph.tensor["c"].shape == (4, 0)
@@ -310,7 +310,7 @@ def test_a_dynamic_dimension_is_bound_by_its_name_in_all_inputs():
 
 
 def test_a_batch_is_a_dynamic_first_dimension_not_a_fixed_one():
-    """A recurrent state, as of a voice detector: two layers' states first, and the batch behind them."""
+    """A recurrent state, as of a voice detector: two layers' states first, and then the batch."""
     nodes = [node("Relu", ["x"], ["y"]), node("Relu", ["state"], ["z"])]
     proto = proto_of(nodes, {"x": ["batch", 5], "state": [2, "batch", 8]}, ["y", "z"])
     assert load_model(data(proto), batch_size=3).bindings == {"x": (3, 5), "state": (2, 3, 8)}
@@ -327,7 +327,7 @@ def test_dimensions_that_an_exporter_calls_a_question_mark_are_not_equal():
 
 
 def test_a_detector_that_finds_nothing_runs_from_the_written_file():
-    """As torchvision's detectors clip boxes: onnxruntime 1.32 misreads a size that has a name where there are none."""
+    """As torchvision's detectors clip boxes: onnxruntime 1.32 misreads a named size where no box is found."""
     nodes = [
         node("NonZero", ["x"], ["found"]),
         node("Squeeze", ["found", "0"], ["rows"]),

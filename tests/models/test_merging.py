@@ -63,7 +63,7 @@ def _restored(payload: bytes) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 
 def test_several_merges_are_applied_at_once_and_undone_together() -> None:
-    """Each merge is of the graph as the one before left it, and none takes nodes of another."""
+    """Each merge starts from the graph left by the one before, and none takes nodes of another."""
     kernels = [[1, 1], [3, 3], [1, 1], [3, 3], [1, 1]]
     proto = _network([{"kernel": kernel, "pads": [kernel[0] // 2] * 4, "activation": "Relu"} for kernel in kernels])
     model = load_model(proto.SerializeToString(), name="model")
@@ -195,7 +195,7 @@ def _attribute(name: str, *values: int) -> dict[str, object]:
 
 
 def _origin(**change: object) -> dict[str, object]:
-    """Where the first part's kernels are said to lie."""
+    """Metadata for the location of the first part's kernels."""
     bias = {"source": "o0/merged/bias", "axis": 0, "shape": [2]}
     kernels = {"source": "o0/merged/weight", "axis": 0, "shape": [2, 3, 1, 1], **change}
     return {"constants": {"w0": kernels, "b0": bias}}
@@ -225,7 +225,7 @@ def _origin(**change: object) -> dict[str, object]:
         _edited({}, {}, {"attribute": [{"name": "group"}]}),
     ],
 )  # fmt: skip
-def test_metadata_that_does_not_fit_leaves_the_graph_as_it_is(text: str) -> None:
+def test_invalid_metadata_leaves_the_graph_unchanged(text: str) -> None:
     before, payload = _with_metadata(text)
     after, weights = _restored(payload)
     assert after == before
@@ -235,7 +235,7 @@ def test_metadata_that_does_not_fit_leaves_the_graph_as_it_is(text: str) -> None
 def test_a_weight_edited_by_another_tool_keeps_the_merged_form() -> None:
     proto, payload = _with_metadata("")
     weights = {tensor.name: numpy_helper.to_array(tensor).copy() for tensor in proto.graph.initializer}
-    weights["o0/merged/weight"][0, 0, 0, 0] = 1.0  # outside the 1x1 kernel, where the zeros stood
+    weights["o0/merged/weight"][0, 0, 0, 0] = 1.0  # outside the 1x1 kernel, where the zeros were
     graph = EditableGraph.of(proto, weights)
     unmerge(graph)
     assert list(graph.nodes) == list(onnx.ModelProto.FromString(payload).graph.node)

@@ -18,7 +18,7 @@ def test_a_seed_gives_the_same_network_each_time() -> None:
 
 
 def test_draws_of_a_seed_do_not_change() -> None:
-    """Measurements that were kept belong to it."""
+    """Stored measurements belong to these networks."""
     drawn = [(one.channels, one.blocks, one.kernel, one.expansion, one.excites) for one in sampled_stages(7)]
     assert drawn == [
         (24, 1, 5, 3, True),
@@ -52,4 +52,4 @@ def test_activations_neither_vanish_nor_explode(seed: int) -> None:
 def test_sampled_networks_compute_the_same_batched() -> None:
     found = batch([sampled(seed, 32) for seed in range(3)])
     alone = sum(node.op_type == "Conv" for model in found.models.values() for node in model.proto.graph.node)
-    assert found.types["Conv"] < alone - 10  # unlike networks: stages of one width are rare
+    assert found.types["Conv"] < alone - 10  # different networks: stages of one width are rare

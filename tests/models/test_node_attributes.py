@@ -1,4 +1,4 @@
-"""What is read of a node's attributes, also where they are left out or of another type."""
+"""Reading a node's attributes, including missing ones and ones of another type."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_same_padding_is_the_least_that_gives_every_stride_a_result(
     [("SAME_UPPER", 8, 2, 1, (0, 1)), ("SAME_LOWER", 8, 2, 1, (1, 0)),
      ("SAME_UPPER", 7, 1, 4, (-1, -1)), ("SAME_LOWER", 7, 1, 4, (0, -2))],
 )  # fmt: skip
-def test_a_pool_pads_as_if_it_had_no_dilation_and_cuts_off_what_it_leaves_out(
+def test_a_pool_pads_as_without_dilation_and_crops_unread_pixels(
     mode: str, size: int, extent: int, stride: int, expected: tuple[int, int]
 ):
     node = helper.make_node("AveragePool", ["x"], ["y"], auto_pad=mode, strides=[stride], dilations=[3])

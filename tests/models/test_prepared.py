@@ -1,4 +1,4 @@
-"""Classes that several threads meet at once."""
+"""Classes that several threads use at once."""
 
 from __future__ import annotations
 

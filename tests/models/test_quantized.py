@@ -1,4 +1,4 @@
-"""Models in whole numbers: the pairs of nodes that quantizers write around an operator are part of it."""
+"""Quantized models: the pairs of nodes that quantizers write around an operator are part of it."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_a_quantized_operator_counts_flops_as_in_floats_and_bytes_as_integers() 
     assert 4 * (other.nbytes - spread) == one.nbytes
 
 
-def test_operators_in_whole_numbers_are_not_merged() -> None:
+def test_quantized_operators_are_not_merged() -> None:
     graph = load_model(data(quantized(branches()))).graph
     convolutions = [operator for operator in graph.operators if operator.type == "Conv"]
     assert len({operator.inputs for operator in convolutions}) == 1
     assert f"{convolutions[0].name!r} is quantized; only floating-point operators" in str(refusal(convolutions))
 
 
-def test_where_each_reader_has_a_dequantize_linear_of_its_own_it_is_the_readers() -> None:
+def test_a_separate_dequantize_linear_belongs_to_its_reader() -> None:
     nodes = [node("Relu", ["x"], ["a"]), node("QuantizeLinear", ["a", "s", "z"], ["q"])]
     for name in ("b", "c"):
         nodes += [node("DequantizeLinear", ["q", "s", "z"], [f"{name}/f"]), node("Tanh", [f"{name}/f"], [name])]
@@ -112,7 +112,7 @@ def test_graph_outputs_are_not_fused_away() -> None:
 
 
 @pytest.mark.parametrize("with_pairs", [True, False])
-def test_operators_in_whole_numbers_are_known_by_name(with_pairs: bool) -> None:
+def test_quantized_operators_are_listed_by_name(with_pairs: bool) -> None:
     whole = load_model(data(quantized(branches(), with_pairs=with_pairs))).graph
     assert quantized_operators(whole) == tuple(operator.name for operator in whole.operators)
     assert not quantized_operators(load_model(data(branches())).graph)

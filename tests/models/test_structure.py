@@ -1,4 +1,4 @@
-"""The structure is the same whatever weights, names and order of nodes, and differs in all that a schedule feels."""
+"""The structure depends on everything that affects a schedule, but not on weights, names and the order of nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cells(n: int = 2) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_weights_names_and_order_do_not_count(seed: int) -> None:
-    """Alike branches correspond by the operands that they are, which is the only way that keeps all edges."""
+    """Identical branches correspond by their place as operands, the only mapping that keeps all edges."""
     proto = cells()
     other = shuffled(renamed(retrained(proto, seed)), seed)
     there, here = structure(proto), structure(other)
@@ -80,7 +80,7 @@ def test_a_network_built_with_another_seed_has_the_same_structure(monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception_v3", "nasnet_a", "randwire", "densenet121"])
-def test_networks_written_otherwise_have_the_same_structure(name: str) -> None:
+def test_renamed_and_reordered_networks_have_the_same_structure(name: str) -> None:
     proto = onnx.load(zoo_file(name))
     assert structure(shuffled(renamed(proto), 1)).digest == zoo_model(name).structure.digest
 
@@ -173,7 +173,7 @@ def test_one_tensor_read_twice_differs_from_two_that_are_alike() -> None:
     assert first_difference(joined("q"), joined("p")) is not None
 
 
-def test_inputs_that_nobody_reads_count_by_type_and_shape() -> None:
+def test_unread_inputs_count_by_type_and_shape() -> None:
     def fed(**inputs: list[int]) -> Structure:
         return structure(proto_of([node("Relu", ["x"], ["y"])], {"x": [3], **inputs}, ["y"]))
 
@@ -194,7 +194,7 @@ def quantized(zero: int, bias: int) -> onnx.ModelProto:
     return proto_of(nodes, {"x": [1, 3, 4, 4]}, ["y"], weights)
 
 
-def test_quantized_weights_are_weights() -> None:
+def test_quantized_weights_do_not_count() -> None:
     assert structure(quantized(3, 5)).digest == structure(quantized(8, 9)).digest
 
 

@@ -71,7 +71,7 @@ def test_the_encoder_ignores_padding() -> None:
     assert np.abs(first[:, end:] - second[:, end:]).max() > 0.1
 
 
-def test_a_word_of_the_decoder_sees_those_before_it_alone() -> None:
+def test_a_token_of_the_decoder_sees_only_earlier_tokens() -> None:
     before = feeds("decoder_mini")
     after = {"ids": before["ids"].copy()}
     after["ids"][0, 8] = (after["ids"][0, 8] + 1) % 8192
@@ -131,7 +131,7 @@ def _typed(found: iosched.ScheduleDocument) -> iosched.ScheduleDocument:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_open_length_that_is_bound_gives_the_network_of_that_length(name: str) -> None:
+def test_a_bound_dynamic_length_gives_the_network_of_that_length(name: str) -> None:
     shapes = {spec.name: (1, LENGTH) for spec in model(name).graph.inputs}
     bound = load_model(built(name, "batch", "length"), name=name, input_shapes=shapes)
     assert bound.digest == model(name).digest
@@ -140,7 +140,7 @@ def test_an_open_length_that_is_bound_gives_the_network_of_that_length(name: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_batch_may_stay_open_while_the_length_is_bound(name: str) -> None:
+def test_the_batch_may_stay_dynamic_while_the_length_is_bound(name: str) -> None:
     shapes = {spec.name: (1, LENGTH) for spec in model(name).graph.inputs}
     dynamic = with_dynamic_batch(read_unbound(built(name, "batch", "length"), name=name), (1, 3), shapes)
     assert set(dynamic.inputs.values()) == {("batch", LENGTH)}

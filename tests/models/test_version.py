@@ -40,5 +40,5 @@ def test_the_commit_of_a_clone_is_known(tmp_path: Path, files: dict[str, str]) -
     [{}, {".git/HEAD": "ref: refs/heads/none\n"}, {".git/HEAD": "nonsense\n"}, {".git": "gitdir: gone\n"}],
     ids=["none", "unborn", "damaged", "moved"],
 )
-def test_of_other_folders_there_is_none(tmp_path: Path, files: dict[str, str]) -> None:
+def test_other_folders_have_no_commit(tmp_path: Path, files: dict[str, str]) -> None:
     assert commit_of(clone(tmp_path, files)) is None

@@ -23,7 +23,7 @@ X = np.ones(4, np.float32)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for models, beside which there is a secret; another is in the working folder."""
+    """A folder for models next to a secret file; another secret is in the working folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -97,7 +97,7 @@ def test_weights_in_the_models_folder_are_read(folder: Path, place: Callable[[st
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("location", ["../secret.bin", "x/../../secret.bin", "link.bin", "up/secret.bin", "", "."])
-def test_others_are_refused(folder: Path, place: Callable[[str], onnx.GraphProto], location: str) -> None:
+def test_files_outside_are_refused(folder: Path, place: Callable[[str], onnx.GraphProto], location: str) -> None:
     (folder / "link.bin").symlink_to(folder.parent / "secret.bin")
     (folder / "up").symlink_to(folder.parent)
     with pytest.raises(InvalidModelError, match="outside the model's folder"):
@@ -107,12 +107,12 @@ def test_others_are_refused(folder: Path, place: Callable[[str], onnx.GraphProto
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_working_folder_is_not_the_models(folder: Path, place: Callable[[str], onnx.GraphProto]) -> None:
+def test_weights_in_the_working_folder_are_not_read(folder: Path, place: Callable[[str], onnx.GraphProto]) -> None:
     with pytest.raises(InvalidModelError, match="missing"):
         loaded(folder, place("here.bin"))
 
 
-def test_links_in_a_circle(folder: Path) -> None:
+def test_circular_links_are_refused(folder: Path) -> None:
     (folder / "a.bin").symlink_to("b.bin")
     (folder / "b.bin").symlink_to("a.bin")
     with pytest.raises(InvalidModelError, match=r"a\.bin cannot be read"):
@@ -136,7 +136,7 @@ def test_special_files_are_refused_and_closed(folder: Path, make: Callable[[Path
 
 
 @pytest.mark.parametrize("location", ["good.bin", "below/good.bin"])
-def test_a_link_that_comes_between_check_and_open_leads_nowhere(
+def test_a_link_created_between_check_and_open_is_not_followed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, location: str
 ) -> None:
     (folder / "below").mkdir()

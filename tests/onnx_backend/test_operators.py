@@ -1,7 +1,7 @@
-"""ONNX's own backend suite, operator by operator, on the executors: what onnxruntime computes, they compute.
+"""ONNX's backend suite, operator by operator, on the executors: they compute the same as onnxruntime.
 
-What onnxruntime refuses is left out when tests are collected; a line of the summary says how much that was. What it
-runs is loaded, and runs on the CPU: by a plan, or whole on plain onnxruntime where no plan can be made, as with `run`.
+Cases that onnxruntime refuses are left out when tests are collected; the summary has their number. All others are
+loaded, and run on the CPU: by a plan, or whole on plain onnxruntime if no plan can be made, as with `run`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ REFUSED = "onnxruntime runs it, and iosched has no plan"
 
 @cache
 def published() -> Mapping[str, Any]:
-    """What benchmarks/backend_suite.py found."""
+    """The results of benchmarks/backend_suite.py."""
     found: Mapping[str, Any] = json.loads(RESULTS.read_text())
     return found
 
 
 def is_published() -> bool:
-    """Whether it was found with the versions that are installed."""
+    """Whether these results are from the installed versions."""
     return all(version(name) == known for name, known in published()["versions"].items() if name.startswith("onnx"))
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A case as it is loaded, and what onnxruntime makes of the file."""
+    """A loaded case, and onnxruntime's outputs of the file."""
 
     case: Case
     model: Model
@@ -59,8 +59,8 @@ def opened(request: pytest.FixtureRequest) -> Opened:
     return Opened(found, load_model(found.model, name=found.name, input_shapes=found.input_shapes), found.expected())
 
 
-def test_on_the_cpu(opened: Opened) -> None:
-    """By our own plan, but for cases that are known to have none."""
+def test_outputs_on_the_cpu_match_onnxruntime(opened: Opened) -> None:
+    """By our own plan, except for cases that are known to have none."""
     try:
         how, found = on_the_cpu(opened.case, opened.model)
     except PlanError as error:
@@ -71,7 +71,7 @@ def test_on_the_cpu(opened: Opened) -> None:
     agree(found, opened.expected)
 
 
-def test_on_plans_for_streams(opened: Opened) -> None:
+def test_plans_for_streams_match_onnxruntime(opened: Opened) -> None:
     if not is_supported(opened.model):
         pytest.skip(f"{REFUSED} for streams: sizes that only a run tells, no arrays, or nothing to compute")
     network = LoweredModel(opened.model, Precision("fp32"), Layout.NHWC)
@@ -80,7 +80,7 @@ def test_on_plans_for_streams(opened: Opened) -> None:
         agree(interpreted(lowering, opened.case.inputs, seed=0), opened.expected)
 
 
-def test_the_published_counts_are_those_of_these_versions() -> None:
+def test_the_published_counts_match_the_installed_versions() -> None:
     if not is_published():
         pytest.skip("benchmarks/reports/robustness.md was written for other versions of onnx and onnxruntime")
     assert published()["onnxruntime_runs"] == len(case_names())

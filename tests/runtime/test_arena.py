@@ -45,7 +45,7 @@ def test_memory_released_last_is_reused_first() -> None:
     assert nbytes == 3 * 64
 
 
-def test_other_spaces_and_the_order_of_buffers_stay() -> None:
+def test_other_spaces_and_the_order_of_buffers_are_unchanged() -> None:
     lane = (PlanTask("t", 0, (seen("x", 8),), (seen("a", 8), seen("y", 8))),)
     buffers = (Buffer("y", MemorySpace.OUTPUT, 8), Buffer("x", MemorySpace.INPUT, 8), Buffer("a", MemorySpace.ARENA, 8))
     assert place((lane,), buffers) == (buffers, 64)
@@ -109,7 +109,7 @@ def test_every_placement_is_free_of_hazards(graph: tuple[tuple[tuple[PlanTask, .
 
 
 @pytest.mark.slow
-def test_a_large_plan_is_placed_quickly_and_small() -> None:
+def test_a_large_plan_is_placed_in_a_small_arena() -> None:
     lanes, buffers = chain([64 * (1 + i % 7) for i in range(2500)])
     placed, nbytes = place(lanes, buffers)
     check(ExecutionPlan(lanes, placed, nbytes))

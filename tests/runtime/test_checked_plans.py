@@ -86,7 +86,7 @@ def test_lanes_that_do_not_wait_are_refused(
 
 
 @pytest.mark.parametrize("executor", [pytest.param(NativeExecutor, marks=needs_native), PythonExecutor])
-def test_executors_take_checked_plans_alone(executor: Callable[..., object]) -> None:
+def test_executors_accept_only_checked_plans(executor: Callable[..., object]) -> None:
     with CpuBackend(loaded(branches()), lanes=2) as backend:
         lowering = backend.lower(greedy(backend.graph))
     executor(lowering.checked, lowering.kernels)
@@ -103,8 +103,8 @@ def test_stage_alone_gets_operands_of_a_concat_as_inputs(is_native: bool) -> Non
         before = [array.copy() for array in shared]
         assert len(stage.time(2)) == 2
         for array, old in zip(shared, before, strict=True):
-            assert np.array_equal(array[:, :16], old[:, :16]), "what earlier stages wrote stays"
-            assert not np.array_equal(array[:, 16:], old[:, 16:]), "what this one computes is written beside it"
+            assert np.array_equal(array[:, :16], old[:, :16]), "results of earlier stages stay"
+            assert not np.array_equal(array[:, 16:], old[:, 16:]), "results of this stage are written next to them"
 
 
 def test_stage_alone_gets_slices_of_a_table_as_inputs() -> None:

@@ -61,7 +61,7 @@ def test_anything_but_zero_differs_from_an_all_zero_tensor() -> None:
         ([math.nan, math.nan], [math.nan, math.nan], True),
     ],
 )
-def test_nan_and_infinity_must_stand_in_the_same_places(
+def test_nan_and_infinity_must_be_at_the_same_positions(
     found: list[float], expected: list[float], passed: bool
 ) -> None:
     result = check(floats(*found), floats(*expected))

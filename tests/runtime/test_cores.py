@@ -15,7 +15,7 @@ from iosched.runtime.cores import cpu_quota
 
 
 def machine(top: Path, cgroup: str, mountinfo: str, files: Mapping[str, str]) -> Path:
-    """Makes a tree of files that stands for a machine, anew."""
+    """Creates the file tree of a simulated machine, replacing the previous one."""
     shutil.rmtree(top, ignore_errors=True)
     for name, text in {"proc/self/cgroup": cgroup, "proc/self/mountinfo": mountinfo, **files}.items():
         path = top / name.lstrip("/")
@@ -61,13 +61,13 @@ DOCKER_V1 = ALONE + "32 31 0:29 /docker/1f /sys/fs/cgroup/cpu,cpuacct ro master:
         ("0:\n::\nx\n0::\n", "- cgroup2\n1 2 - cgroup2 a b\n1 2 3 / x - cgroup2 a b\n", {}, None),
     ],
 )  # fmt: skip
-def test_the_quota_of_trees_as_they_are_met(
+def test_the_quota_of_common_cgroup_trees(
     tmp_path: Path, cgroup: str, mountinfo: str, files: Mapping[str, str], quota: float | None
 ) -> None:
     assert cpu_quota(machine(tmp_path, cgroup, mountinfo, files)) == quota
 
 
-def test_the_mount_that_has_the_group_counts_and_not_that_of_another(tmp_path: Path) -> None:
+def test_the_quota_is_read_from_the_mount_of_the_process_group(tmp_path: Path) -> None:
     other = "50 31 0:38 /other /mnt/other rw - cgroup2 cgroup2 rw\n"
     files = {"/sys/fs/cgroup/a/cpu.max": "4 1", "/mnt/other/cpu.max": "1 1"}
     assert cpu_quota(machine(tmp_path, "0::/a\n", other + V2, files)) == 4.0
@@ -85,7 +85,7 @@ def test_smallest_quota_of_nested_groups_counts(
     mounted: int,
     is_v2: bool,
 ) -> None:
-    """Groups within groups of any names, of which a container is shown those from some depth on."""
+    """Nested groups of any names; a container sees those from some depth on."""
     chain = [("", outermost), *chain]
     mounted = min(mounted, len(chain) - 1)
     names = [name for name, _ in chain[1:]]
@@ -109,7 +109,7 @@ def test_smallest_quota_of_nested_groups_counts(
 
 
 @given(st.text("0:/cpu,.\n- grou2max\\", max_size=60), st.text("0:/cpu,.\n- grou2max\\", max_size=60))
-def test_malformed_text_limits_nothing(tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str) -> None:
+def test_malformed_files_mean_no_quota(tmp_path_factory: pytest.TempPathFactory, cgroup: str, mountinfo: str) -> None:
     assert cpu_quota(machine(tmp_path_factory.getbasetemp() / "text", cgroup, mountinfo, {})) is None
 
 
@@ -124,7 +124,7 @@ def test_malformed_text_limits_nothing(tmp_path_factory: pytest.TempPathFactory,
         (2, 8.0, 2, False),
     ],
 )
-def test_a_thread_for_each_whole_processor_of_the_quota(
+def test_there_is_one_thread_for_each_whole_processor_of_the_quota(
     monkeypatch: pytest.MonkeyPatch, allowed: int, quota: float | None, threads: int, shared: bool
 ) -> None:
     monkeypatch.setattr(cores, "allowed_cpus", lambda: tuple(range(allowed)))

@@ -50,7 +50,7 @@ def test_an_error_is_summed_up_in_one_line() -> None:
     assert len(summary(ExecutionError("x" * 1000))) == 300
 
 
-def test_of_many_operators_the_first_are_named() -> None:
+def test_the_first_of_many_operators_are_named() -> None:
     operators = fire().graph.operators
     assert named(operators[:1]) == "Conv 'fs'"
     assert named(operators) == "Conv 'fs', Conv 'f1', Conv 'f3', Concat 'fc' and 4 more"

@@ -84,7 +84,7 @@ def wait_for_less(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
 
 @of_lanes
 def swap_neighbours(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
-    """Two tasks of a lane change places; what they wait for stays where it was, or goes along."""
+    """Two tasks of a lane change places; their waits stay in place, or move along."""
     lane = _some(lanes, draw)
     step = draw.randrange(max(len(lane) - 1, 1))
     if step + 1 < len(lane):
@@ -125,7 +125,7 @@ def repeat_task(lanes: Lanes, draw: Random, _: ExecutionPlan) -> None:
 
 @of_lanes
 def change_view(lanes: Lanes, draw: Random, plan: ExecutionPlan) -> None:
-    """A view of a task shrinks, grows, or is another's of the plan."""
+    """A view of a task shrinks, grows, or becomes another view of the plan."""
     lane = _some(lanes, draw)
     step = draw.randrange(len(lane))
     reads, writes = list(lane[step].reads), list(lane[step].writes)
@@ -201,7 +201,7 @@ READ_ONLY = (MemorySpace.INPUT, MemorySpace.WEIGHT)
 
 
 class Access(NamedTuple):
-    """What a task reads or writes: columns of a buffer, and the bytes at which the whole buffer lies in its space."""
+    """An access of a task: columns of a buffer, and the bytes at which the whole buffer lies in its space."""
 
     index: int
     task: int
@@ -216,7 +216,7 @@ class Access(NamedTuple):
 
 
 def is_sound(plan: ExecutionPlan) -> bool:
-    """What `runtime.hazards` proves, by looking at all pairs of accesses: slow, and easy to believe.
+    """The property that `runtime.hazards` proves, by comparing all pairs of accesses: slow, but simple.
 
     For every interleaving that lanes and waits allow: tasks that touch the same bytes, one of them writing, are
     ordered; every byte that is read was last written to the very buffer it is read from; every output is written whole.
@@ -299,7 +299,7 @@ def accesses(order: Order, buffers: Sequence[Buffer]) -> list[Access]:
             place = next(index for index, buffer in enumerate(buffers) if buffer.name == view.buffer)
             buffer, in_arena = buffers[place], buffers[place].space is MemorySpace.ARENA
             start, stop = view.offset, view.offset + view.nbytes // (rows(buffer) or 1)
-            if buffer.space is MemorySpace.DYNAMIC:  # one thing whose bytes are not known
+            if buffer.space is MemorySpace.DYNAMIC:  # one object whose bytes are not known
                 start, stop = 0, 1
             lies = (-1, buffer.offset, buffer.offset + buffer.nbytes) if in_arena else (place, 0, 1)
             if start < stop:
@@ -346,7 +346,7 @@ def is_written(buffer: Buffer, writes: Sequence[Access]) -> bool:
 
 
 def without(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
-    """What `[start, stop)` leaves of disjoint ranges."""
+    """The disjoint ranges without `[start, stop)`."""
     parts = [part for low, high in ranges for part in ((low, min(high, start)), (max(low, stop), high))]
     return [(low, high) for low, high in parts if low < high]
 
@@ -377,7 +377,7 @@ def test_mutated_plans_with_conflicting_accesses_are_refused() -> None:
         seen[found] += 1
 
     agree()
-    assert min(seen[True], seen[False]) > 50, "both verdicts are met often"
+    assert min(seen[True], seen[False]) > 50, "both verdicts are common"
 
 
 TABLES = (
@@ -436,7 +436,7 @@ def test_random_plans_with_conflicting_accesses_are_refused() -> None:
         seen[found] += 1
 
     agree()
-    assert min(seen[True], seen[False]) > 50, "both verdicts are met often"
+    assert min(seen[True], seen[False]) > 50, "both verdicts are common"
 
 
 @pytest.mark.parametrize("mutation", dict.fromkeys(MUTATIONS), ids=lambda mutation: mutation.__name__)

@@ -139,7 +139,7 @@ def test_a_buffer_on_the_bytes_of_two_comes_after_both(offsets: tuple[int, int])
         ([View("d", "int64", None)], [seen("y")], "no task before it has written"),
     ],
 )
-def test_views_that_cannot_hold_are_caught(reads: list[View], writes: list[View], words: str) -> None:
+def test_invalid_views_are_caught(reads: list[View], writes: list[View], words: str) -> None:
     buffers = [
         Buffer("x", MemorySpace.INPUT, 64),
         Buffer("a", MemorySpace.ARENA, 64),
@@ -228,7 +228,7 @@ def test_empty_tensors_share_no_bytes() -> None:
     check(ExecutionPlan((lane,), buffers, 64))
 
 
-def test_outputs_of_the_plan_are_buffers_that_are_written() -> None:
+def test_plan_outputs_must_be_existing_output_buffers() -> None:
     plan = concat_plan()
     check(replace(plan, outputs=(seen("y", 192),)))
     with pytest.raises(HazardError, match="space 'arena'"):
@@ -274,7 +274,7 @@ def views(draw: st.DrawFn, names: tuple[str, ...]) -> View:
 
 
 def interleavings(plan: ExecutionPlan, done: tuple[int, ...]) -> list[list[tuple[int, int]] | None]:
-    """Every order in which the tasks can run; None stands for one that gets stuck."""
+    """Every order in which the tasks can run; None represents one that deadlocks."""
     ready = [
         lane
         for lane, tasks in enumerate(plan.lanes)
@@ -308,8 +308,8 @@ def meet(first: View, second: View) -> bool:
     return not whole(first.buffer).isdisjoint(whole(second.buffer))
 
 
-def what_is_read(plan: ExecutionPlan, run: list[tuple[int, int]]) -> dict[tuple[int, int], list[object]] | None:
-    """For every task who wrote the bytes that it reads; None if one reads what is not its buffer's."""
+def writers_of_reads(plan: ExecutionPlan, run: list[tuple[int, int]]) -> dict[tuple[int, int], list[object]] | None:
+    """The writers of the bytes that each task reads; None if one reads bytes of another buffer."""
     memory: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {("x", byte): ("x", (-1, -1)) for byte in range(2)}
     result = {}
     for place in run:
@@ -326,7 +326,7 @@ def what_is_read(plan: ExecutionPlan, run: list[tuple[int, int]]) -> dict[tuple[
 
 
 def conflict_order(plan: ExecutionPlan, run: list[tuple[int, int]]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of tasks of which one writes what the other touches, as they come in this run."""
+    """Pairs of tasks with conflicting accesses, in the order of this run."""
 
     def clash(first: tuple[int, int], second: tuple[int, int]) -> bool:
         one, other = (plan.lanes[lane][index] for lane, index in (first, second))
@@ -341,7 +341,7 @@ def is_sound(plan: ExecutionPlan) -> bool:
     complete = [run for run in runs if run is not None]
     if len(complete) < len(runs):
         return False
-    values = [what_is_read(plan, run) for run in complete]
+    values = [writers_of_reads(plan, run) for run in complete]
     orders = [conflict_order(plan, run) for run in complete]
     return None not in values and all(a != b for a, b in orders[0]) and all(order == orders[0] for order in orders)
 
@@ -370,7 +370,7 @@ def relay(n: int) -> ExecutionPlan:
     return ExecutionPlan(tuple(map(tuple, lanes)), tuple(buffers), 50 * 1024)
 
 
-def test_large_networks_take_far_less_than_the_square_of_their_size() -> None:
+def test_the_check_scales_far_better_than_quadratically() -> None:
     short, long = relay(600), relay(2400)
     assert count_calls(lambda: check(long)) < 8 * count_calls(lambda: check(short))
 

@@ -21,7 +21,7 @@ def test_every_type_gets_its_shape_and_more_than_one_value(dtype: str) -> None:
     assert len(np.unique(array.astype(np.complex128))) > 1
 
 
-def test_values_depend_on_name_and_seed_and_not_on_the_company() -> None:
+def test_values_depend_on_name_and_seed_and_not_on_other_inputs() -> None:
     x, y = TensorSpec("x", "float32", (16,)), TensorSpec("y", "float32", (16,))
     alone, together = random_inputs([x], seed=3), random_inputs([y, x], seed=3)
     assert np.array_equal(alone["x"], together["x"])
@@ -35,7 +35,7 @@ def test_wide_integers_are_legal_indices_and_bytes_span_their_range() -> None:
     assert (found["pixel"].min(), found["pixel"].max()) == (0, 255)
 
 
-def test_texts_are_made_up_as_onnxruntime_takes_them() -> None:
+def test_random_texts_have_the_type_that_onnxruntime_accepts() -> None:
     (x,) = random_inputs([TensorSpec("x", "string", (40, 2))]).values()
     assert (x.dtype, x.shape) == (np.dtype(object), (40, 2))
     assert {type(word) for word in x.flat} == {str}
@@ -62,7 +62,7 @@ def test_scalars_and_empty_inputs() -> None:
         (TensorSpec("t", "float32", None), "shape is known only at run time", "--input"),
     ],
 )
-def test_inputs_that_cannot_be_made_up_are_named_with_the_way_out(spec: TensorSpec, reason: str, way: str) -> None:
+def test_inputs_that_cannot_be_generated_are_an_error_with_the_fix(spec: TensorSpec, reason: str, way: str) -> None:
     with pytest.raises(UsageError, match=reason) as error:
         random_inputs([spec])
     assert way in str(error.value)

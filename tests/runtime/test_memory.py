@@ -44,7 +44,7 @@ def test_free_memory(tmp_path: Path, files: dict[str, str], nbytes: int | None) 
 
 
 def chain(*sizes: int) -> ComputationGraph:
-    """Operators one behind another, on tensors of so many floats."""
+    """A chain of operators, on tensors of these numbers of floats."""
     specs = tuple(TensorSpec(f"t{at}", "float32", (size,)) for at, size in enumerate(sizes))
     operators = tuple(
         Operator(after.name, "Relu", (after.name,), (before.name,), (after.name,)) for before, after in pairwise(specs)
@@ -52,20 +52,20 @@ def chain(*sizes: int) -> ComputationGraph:
     return ComputationGraph("chain", specs[:1], (specs[-1].name,), operators, specs[1:])
 
 
-def test_a_model_fits_where_its_largest_operator_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_fits_if_its_largest_operator_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_nbytes", lambda: 4 * 30)
     check_fits(chain(10, 20, 10, 20, 10))
     with pytest.raises(DeviceError, match=r"out of memory[\s\S]*--batch-size"):
         check_fits(chain(10, 20, 11, 20, 1))
 
 
-def test_inputs_and_outputs_are_in_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_and_outputs_must_fit_in_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_nbytes", lambda: 4 * 30)
     with pytest.raises(DeviceError, match="out of memory"):
         check_fits(chain(16, 1, 1, 15))
 
 
-def test_inputs_that_are_made_up_fit_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_inputs_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_nbytes", lambda: 80)
     specs = chain(10, 10).inputs
     check_inputs_fit((*specs, *specs))
@@ -97,6 +97,6 @@ def _resident_nbytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_c_library_that_cannot_give_memory_back_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_c_library_that_cannot_release_memory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     memory.release_freed_memory()

@@ -66,13 +66,13 @@ def convolutions(draw: st.DrawFn) -> list[Conv]:
 
 @pytest.mark.slow
 @given(convolutions(), st.randoms(use_true_random=False))
-def test_convolutions_that_the_rule_allows_are_merged_by_all(convs: Sequence[Conv], random: Random) -> None:
+def test_convolutions_that_the_rule_allows_are_merged_everywhere(convs: Sequence[Conv], random: Random) -> None:
     _check(side_by_side(convs), random)
 
 
 @settings(max_examples=10)
 @given(st.lists(st.sampled_from([1, 8, 16, 24]), min_size=2, max_size=3), st.sampled_from(AFFINE), st.booleans())
-def test_convolutions_behind_a_relu_of_their_own_are_merged_by_all(
+def test_convolutions_after_separate_relus_are_merged_except_on_the_cpu(
     channels: Sequence[int], behind: tuple[str, ...], bias: bool
 ) -> None:
     convs = [Conv((1, 1), (0,) * 4, channels=n, behind=behind, bias=bias, relu=True) for n in channels]
@@ -93,14 +93,14 @@ def products(draw: st.DrawFn) -> list[Product]:
 
 @pytest.mark.slow
 @given(products(), st.sampled_from([(1, 6), (4, 6), (2, 3, 6), (1, 5, 6), (2, 2, 3, 6)]))
-def test_products_of_one_input_are_merged_by_all(found: Sequence[Product], shape: Sequence[int]) -> None:
+def test_products_of_one_input_are_merged_everywhere(found: Sequence[Product], shape: Sequence[int]) -> None:
     """Three projections of one input, as attention has them, become one."""
     shape = shape if found[0].type == "MatMul" else (prod(shape[:-1]), shape[-1])
     assert _check(products_side_by_side(found, shape, opset=20), Random(0))
 
 
 def _check(proto: onnx.ModelProto, random: Random, *, cpu: bool = True) -> bool:
-    """Merges all operators of a model, if that may be; whether it was."""
+    """Merges all operators of a model if allowed; returns whether it did."""
     model = load_model(proto.SerializeToString())
     names = [operator.name for operator in model.graph.operators]
     random.shuffle(names)

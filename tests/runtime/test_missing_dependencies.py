@@ -21,13 +21,13 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_missing_resource_is_named_with_the_way_out(text: str) -> None:
+def test_a_missing_resource_is_named_with_the_fix(text: str) -> None:
     assert TEXTS[text] in (missing_resource(text) or "")
     assert missing_resource("the node is of no known type") is None
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_of_a_library_that_lacks_something_no_model_is_blamed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_library_with_a_missing_resource_is_not_a_model_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(text)
 
@@ -38,6 +38,6 @@ def test_of_a_library_that_lacks_something_no_model_is_blamed(monkeypatch: pytes
         raise RuntimeError(text)
 
 
-def test_a_model_that_is_wrong_is_blamed() -> None:
+def test_an_invalid_model_is_a_model_error() -> None:
     with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model"):
         open_session(b"no model", None)

@@ -39,7 +39,7 @@ def whole() -> Composition:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: each.description)
-def test_all_models_compute_what_they_compute_together(whole: Composition, settings: SessionsSettings) -> None:
+def test_separate_sessions_compute_the_same_as_a_composed_model(whole: Composition, settings: SessionsSettings) -> None:
     feeds = feeds_for(whole.model)
     with Reference(whole.model) as together:
         want = together.run(feeds)
@@ -52,7 +52,7 @@ def test_all_models_compute_what_they_compute_together(whole: Composition, setti
         assert [len(sessions.time(feeds, count)) for count in (1, 4)] == [1, 4]
 
 
-def test_outputs_come_in_the_order_of_the_models_whatever_the_order_of_their_sessions() -> None:
+def test_outputs_are_in_the_order_of_the_models_for_any_order_of_sessions() -> None:
     small, large = (
         variants(
             [node("Conv", ["x", "w"], ["y"])], {"x": [1, 4, size, size]}, ["y"], lambda _: {"w": weight(4, 4, 1, 1)}
@@ -64,7 +64,7 @@ def test_outputs_come_in_the_order_of_the_models_whatever_the_order_of_their_ses
         assert list(sessions.run(feeds_for(both.model))) == ["small/y", "large/y"]
 
 
-def test_models_run_at_the_same_time_in_a_single_run_too(whole: Composition, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_run_concurrently_even_in_a_single_run(whole: Composition, monkeypatch: pytest.MonkeyPatch) -> None:
     together = Barrier(3)
     alone = Reference.run
 
@@ -87,13 +87,13 @@ def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> Non
 
 
 @pytest.mark.parametrize(("repeats", "in_a_row"), [(1, None), (2, 13), (14, 13), (30, 29)])
-def test_sessions_side_by_side_are_timed_until_threads_have_found_their_cores(
+def test_concurrent_sessions_are_timed_long_enough_for_threads_to_settle(
     repeats: int, in_a_row: int | None, whole: Composition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed_out: list[int] = []
 
     def elapsed_us(_: ParallelSessions, runs: Sequence[object]) -> float:
-        """All three models take 4 ms; 13 times that are the first to last 50 ms."""
+        """A run of all three models takes 4 ms; 13 runs are the first to take 50 ms."""
         handed_out.append(len(runs))
         return 4000.0 * len(runs) / 3
 

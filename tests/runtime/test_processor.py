@@ -38,7 +38,7 @@ CACHES = {
 
 
 def machine(top: Path, cpuinfo: str, caches: Mapping[str, Mapping[str, str]] = {}, cpu: int = 0) -> Path:
-    """Makes a tree of files that stands for a machine, anew."""
+    """Creates the file tree of a simulated machine, replacing the previous one."""
     shutil.rmtree(top, ignore_errors=True)
     files = {"proc/cpuinfo": cpuinfo}
     for index, values in caches.items():
@@ -111,7 +111,7 @@ Hardware\t: Something
 """
 
 
-def test_arm_names_the_part_and_no_product(tmp_path: Path) -> None:
+def test_an_arm_processor_has_a_part_number_but_no_product_name(tmp_path: Path) -> None:
     found = processor_of(machine(tmp_path, ARM), cpu=0)
     assert found == Processor(
         name=platform.processor() or platform.machine(),
@@ -141,10 +141,10 @@ WORDS = st.text("abz019_", min_size=1, max_size=4)
     st.sets(WORDS.map("other{}".format), max_size=4),
     st.sampled_from(["vendor_id", "cpu family", "model", "stepping", "flags", "cache", "microcode"]),
 )
-def test_every_difference_of_processors_is_in_the_key(
+def test_the_key_distinguishes_every_difference_of_processors(
     tmp_path_factory: pytest.TempPathFactory, fields: dict[str, str], vectors: set[str], others: set[str], changed: str
 ) -> None:
-    """All but what changes from one kernel of Linux to the next: the microcode, and flags of other instructions."""
+    """Except those that depend on the Linux kernel: the microcode, and flags of other instructions."""
     top = tmp_path_factory.getbasetemp() / "processor"
 
     def key(fields: Mapping[str, str], flags: set[str], caches: Mapping[str, Mapping[str, str]]) -> str:
@@ -170,7 +170,7 @@ ALONE = Stage(Strategy.CONCURRENT, (("f1",),))
 
 
 def known_on(processor: Processor, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    """How many stages have to be measured on this processor when one is asked for; and its key."""
+    """Number of stages that one request measures on this processor; and its key."""
     monkeypatch.setattr(cpu_cost, "read_processor", lambda: processor)
     with CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
@@ -178,7 +178,7 @@ def known_on(processor: Processor, database: ProfileDatabase, monkeypatch: pytes
         return cost.measurements, cost.device
 
 
-def test_a_stage_is_measured_once_on_each_processor_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_measured_once_on_each_processor_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database:
         others = [replace(EPYC, **{key: "other"}) for key in EPYC.design]
@@ -207,7 +207,7 @@ def test_unpinned_lanes_have_separate_latencies(monkeypatch: pytest.MonkeyPatch)
 def test_rows_of_earlier_versions_are_kept_and_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its key said the name alone, which many machines have; the database may have come from another one."""
+    """Its key held only the name, which many machines share; the database may have come from another one."""
     script_stages(monkeypatch)
     versions = {
         **{"onnxruntime": load_onnxruntime().__version__, "iosched": iosched_version()},

@@ -49,7 +49,7 @@ def matmul(dims: Dims) -> onnx.ModelProto:
 
 
 def bound(original: onnx.ModelProto | Path, shape: tuple[int, ...]) -> Model:
-    """A model as the importer leaves it: shapes bound, the payload of the weight beside the graph."""
+    """A model as the importer leaves it: shapes bound, the payload of the weight outside the graph."""
     working = matmul(shape)
     working.graph.initializer[0].ClearField("raw_data")
     working.graph.initializer[0].data_location = TensorProto.EXTERNAL
@@ -177,7 +177,7 @@ def test_sequences_text_and_types_that_numpy_cannot_name() -> None:
         (TensorProto.INT4, ml_dtypes.int4, []),
     ],
 )
-def test_types_that_onnxruntime_packs(kind: int, dtype: type, values: list[int]) -> None:
+def test_types_packed_by_onnxruntime_are_passed_and_returned(kind: int, dtype: type, values: list[int]) -> None:
     casts = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("Cast", ["f"], ["y"], to=kind)]
     model = proto(casts, {"x": (kind, (len(values),))}, {"f": TensorProto.FLOAT, "y": kind}, opset=21)
     with Reference(model.SerializeToString()) as reference:
@@ -187,7 +187,7 @@ def test_types_that_onnxruntime_packs(kind: int, dtype: type, values: list[int])
     assert outputs["y"].astype(int).tolist() == values
 
 
-def test_inputs_that_are_no_contiguous_array_are_timed_too() -> None:
+def test_inputs_that_are_not_contiguous_can_be_timed() -> None:
     with Reference(matmul((3, 4)).SerializeToString()) as reference:
         assert len(reference.time({"x": x_of(6, 4)[::2]}, 2)) == 2
 
@@ -233,7 +233,7 @@ def voice(dims: Dims) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("opens", [Reference, build_kernel_graph])
-def test_a_model_that_onnxruntime_takes_with_open_dimensions_alone_is_refused_with_the_shapes(
+def test_a_model_that_only_runs_with_open_dimensions_is_refused_with_the_shapes(
     opens: Callable[[Model], object],
 ) -> None:
     original = voice(("rows", "length")).SerializeToString()

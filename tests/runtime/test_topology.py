@@ -1,4 +1,4 @@
-"""Which processors are near each other, on machines that are made up."""
+"""Which processors are near each other, on simulated machines."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_packages_of_a_virtual_machine_are_no_sockets(tmp_path: Path, nodes: Set
     assert len(found.sockets) < 2
 
 
-def test_a_memory_without_processors_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_memory_without_processors_is_ignored(tmp_path: Path) -> None:
     found = made_up(tmp_path, packages=[[0, 1]], nodes=[[0, 1], []], caches=[])
     assert found.sockets == sets([0, 1])
 
@@ -129,7 +129,7 @@ CPUS = st.frozensets(st.integers(0, 15))
 
 
 @given(st.lists(CPUS, max_size=4), st.lists(CPUS, max_size=3), CPUS, CPUS)
-def test_near_ones_are_some_of_those_asked_for(
+def test_near_processors_are_a_subset_of_the_requested_ones(
     caches: list[frozenset[int]], sockets: list[frozenset[int]], slow: frozenset[int], cpus: frozenset[int]
 ) -> None:
     topology = Topology(tuple(caches), tuple(sockets), slow)

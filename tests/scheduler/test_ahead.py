@@ -1,4 +1,4 @@
-"""A search hands over whole rounds of questions before it asks them; whoever answers ahead changes nothing."""
+"""A search announces whole rounds of questions before it asks them; prefetched answers change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EFFORTS = [
     Effort(bound_slack=0.95, tolerance=0.015, gap=0.02, max_measurements=12),
 ]
 FEW_STATES = [8000, 12]
-"""The least makes wide graphs of what is random, with blocks that stages across their cuts are compared with."""
+"""The smallest makes random graphs wide, so that their blocks are compared with stages across their cuts."""
 
 
 def of_models(proto: onnx.ModelProto) -> ComputationGraph:
@@ -39,7 +39,7 @@ def of_models(proto: onnx.ModelProto) -> ComputationGraph:
 
 
 CHAINS = graph_of(9, [(first, first + 1) for first in (0, 2, 4, 6)] + [(last, 8) for last in (1, 3, 5, 7)])
-"""Four groups that are alike."""
+"""Four equal groups."""
 
 graphs = st.one_of(dags(8), models(9).map(of_models), st.sampled_from([cells(1), cells(3), CHAINS]))
 costs = st.sampled_from([FixedLanes, CurtailedLanes])
@@ -47,7 +47,7 @@ costs = st.sampled_from([FixedLanes, CurtailedLanes])
 
 @pytest.mark.slow
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
-def test_the_same_is_asked_and_found(
+def test_announcing_changes_neither_questions_nor_result(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
 ) -> None:
     plain, cost = kind(graph, seed), kind(graph, seed)
@@ -60,7 +60,7 @@ def test_the_same_is_asked_and_found(
 
 @pytest.mark.slow
 @given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
-def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it_out(
+def test_announced_questions_are_asked_unless_an_answer_rules_them_out(
     graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
 ) -> None:
     cost = kind(graph, seed)
@@ -86,10 +86,10 @@ def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it
 
 @pytest.mark.slow
 @given(models(9).map(of_models), st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
-def test_so_it_is_where_all_answers_were_given_ahead(
+def test_prefetched_answers_change_neither_questions_nor_result(
     graph: ComputationGraph, seed: int, effort: Effort, max_states: int
 ) -> None:
-    """A cost model that can answer ahead is handed questions without being named."""
+    """A cost model that can prefetch is sent questions without a separate argument."""
     plain, cost = FixedLanes(graph, seed), KeptLanes(graph, seed)
     expected = search(graph, plain, effort=effort, max_states=max_states)
 
@@ -98,7 +98,7 @@ def test_so_it_is_where_all_answers_were_given_ahead(
 
 
 @given(models(9).map(of_models), st.sampled_from([Pruning(3, 8), Pruning(1, 2)]))
-def test_a_gpu_that_is_computed_gets_the_same_schedule(graph: ComputationGraph, pruning: Pruning) -> None:
+def test_announcing_keeps_the_schedule_of_the_analytic_model(graph: ComputationGraph, pruning: Pruning) -> None:
     v100 = gpu_named("v100")
     assert v100 is not None
     cost = AnalyticCost(graph, v100)
@@ -108,7 +108,7 @@ def test_a_gpu_that_is_computed_gets_the_same_schedule(graph: ComputationGraph, 
 
 
 @pytest.mark.parametrize("bound_factor", [0.0, 0.9])
-def test_a_cost_model_without_optional_parts_is_asked_for_stages_alone(bound_factor: float) -> None:
+def test_a_cost_model_without_optional_parts_is_asked_only_for_stages(bound_factor: float) -> None:
     graph = graph_of(7, [(0, 3), (1, 3), (2, 4), (3, 5), (4, 5), (4, 6)])
     plain, cost = TableCost(3, bound_factor), TableCost(3, bound_factor)
     ahead = Noted(())
@@ -117,7 +117,7 @@ def test_a_cost_model_without_optional_parts_is_asked_for_stages_alone(bound_fac
 
 
 class Distinct(FixedLanes):
-    """No two operators are alike."""
+    """No two operators are equal."""
 
     def operator_key(self, name: str) -> str:
         return name
@@ -141,7 +141,7 @@ def test_blocks_are_searched_side_by_side() -> None:
 
 
 @given(graphs, st.integers(0, 99), st.integers(0, 60), st.sampled_from(FEW_STATES))
-def test_nothing_is_handed_over_after_the_deadline(
+def test_nothing_is_announced_after_the_deadline(
     graph: ComputationGraph, seed: int, allowed: int, max_states: int
 ) -> None:
     cost = FixedLanes(graph, seed)
@@ -152,10 +152,10 @@ def test_nothing_is_handed_over_after_the_deadline(
 
 
 @given(graphs, st.integers(0, 99), st.integers(0, 12), st.sampled_from(FEW_STATES))
-def test_what_the_deadline_comes_too_early_for_is_not_measured_then(
+def test_announced_stages_are_not_measured_after_the_deadline(
     graph: ComputationGraph, seed: int, allowed: int, max_states: int
 ) -> None:
-    """The deadline comes while others answer, who may not have got to all that was handed over."""
+    """The deadline passes while others answer, who may not have reached all announced questions."""
     cost = FixedLanes(graph, seed)
     ahead = Noted(cost.asked)
     search(graph, cost, ahead=ahead, max_states=max_states, deadline=lambda: len(ahead.rounds) >= allowed)
@@ -166,7 +166,7 @@ def test_what_the_deadline_comes_too_early_for_is_not_measured_then(
         assert {question.kind for question in late} <= {"operator", "work"}
 
 
-def test_what_handing_over_raises_ends_the_search() -> None:
+def test_an_error_of_prefetching_ends_the_search() -> None:
     class Lost(FixedLanes):
         def prefetch(self, questions: Sequence[CostQuestion]) -> None:
             raise ConnectionError(f"{len(questions)} questions")
@@ -178,7 +178,7 @@ def test_what_handing_over_raises_ends_the_search() -> None:
 
 
 def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
-    """Machines that are busy are given as long as the other blocks take, as where blocks come one after another."""
+    """Busy machines get the time of the other blocks to recover, as if blocks were searched in sequence."""
     graph = cells(2)
     first, last = ({str(index) for index in range(start, start + 8)} for start in (0, 8))
 
@@ -199,7 +199,7 @@ def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
 
 
 class Curt(TableCost):
-    """A table that says what it was asked to tell roughly."""
+    """A table that answers roughly where that is allowed."""
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
         return min(self.stage_latency_us(stage), worse_than_us + 1)
@@ -208,7 +208,7 @@ class Curt(TableCost):
 STAGE = Stage(Strategy.CONCURRENT, (("1",), ("2",)))
 
 
-def test_each_kind_is_asked_of_its_part_of_the_cost_model() -> None:
+def test_each_kind_of_question_goes_to_its_part_of_the_cost_model() -> None:
     cost = NoisyLanes(cells(1), 1)
     assert ask(cost, CostQuestion(STAGE)) == cost.stage_latency_us(STAGE)
     assert ask(cost, CostQuestion(STAGE, "again")) == cost.remeasure(STAGE) != cost.stage_latency_us(STAGE)
@@ -216,7 +216,7 @@ def test_each_kind_is_asked_of_its_part_of_the_cost_model() -> None:
     assert ask(cost, operator_question("3", "work")) == cost.operator_work_us("3") != cost.operator_latency_us("3")
 
 
-def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
+def test_irrelevant_latencies_are_answered_roughly_if_supported() -> None:
     exact = TableCost(1).stage_latency_us(STAGE)
     below = CostQuestion(STAGE, worse_than_us=exact / 2)
     assert ask(Curt(1), below) == exact / 2 + 1
@@ -229,12 +229,12 @@ def test_what_is_too_slow_to_matter_is_told_roughly_by_those_who_can() -> None:
     [CostQuestion(STAGE, "again"), operator_question("0", "operator"), operator_question("0", "work")],
     ids=lambda q: q.kind,
 )
-def test_a_cost_model_without_the_part_is_not_asked(question: CostQuestion) -> None:
+def test_an_unsupported_kind_of_question_is_an_error(question: CostQuestion) -> None:
     with pytest.raises(TypeError, match=f"TableCost does not support questions of kind '{question.kind}'"):
         ask(TableCost(1), question)
 
 
-def test_questions_are_handed_to_those_who_answer_ahead_and_to_nobody_else() -> None:
+def test_questions_are_announced_only_to_cost_models_that_prefetch() -> None:
     handed: list[list[CostQuestion]] = []
 
     class Ahead(TableCost):

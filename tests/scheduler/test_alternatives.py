@@ -1,4 +1,4 @@
-"""The best schedule with an operator elsewhere is the best of all that have it there."""
+"""The best schedule for another placement of an operator is the best of all with that placement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Stages = tuple[frozenset[str], ...]
 
 
 class PartlyKnown(TableCost):
-    """Knows the latencies of some stages only, and of no other."""
+    """Knows the latencies of only some stages."""
 
     def __init__(self, seed: int, bound_factor: float, known_share: float = 1.0) -> None:
         super().__init__(seed, bound_factor)
@@ -45,7 +45,7 @@ def holding(schedule: Stages, operator: str) -> frozenset[str]:
 
 
 def is_there(placement: OtherPlacement, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
-    """Whether a stage that holds the operator is what the placement says, by its definition."""
+    """Whether the stage of the operator matches the placement, by definition."""
     now = frozenset(block.stages[number].operators)
     if placement.kind == "alone":
         return lambda stage: stage == {operator}
@@ -95,7 +95,7 @@ def test_every_placement_is_the_best_of_all_schedules_that_have_it(
 
 
 @given(dags(6), st.integers(0, 10**6), st.sampled_from([0.0, 0.7, 1.0]), st.sampled_from([0.0, 0.3, 0.8]), st.data())
-def test_what_is_only_partly_known_is_held_between_two_bounds(
+def test_partly_known_latencies_give_two_bounds(
     graph: ComputationGraph, seed: int, bound_factor: float, known_share: float, data: st.DataObject
 ) -> None:
     operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
@@ -129,7 +129,7 @@ def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() 
     ]  # fmt: skip
 
 
-def test_fewer_stages_are_asked_for_than_there_are() -> None:
+def test_less_than_half_of_the_stages_are_asked_for() -> None:
     graph = graph_of(8, [(0, 4), (1, 5), (2, 6), (3, 7)])
     cost = PartlyKnown(3, 1.0)
     explained_all(graph, greedy(graph), "5", cost)
@@ -156,7 +156,7 @@ def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> Non
     assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.elsewhere)
 
 
-def test_no_other_place_is_looked_for_where_the_stage_alone_has_too_many_states() -> None:
+def test_no_other_placement_is_searched_if_the_stage_has_too_many_states() -> None:
     graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
     found = operator_placement(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert (found.elsewhere, found.verdict(0.05)) == ((), "too_wide")
@@ -170,7 +170,7 @@ def test_an_operator_that_is_not_scheduled_is_refused() -> None:
 
 
 def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> StagePlacement:
-    """A place that takes `present_us`, and others that take at least and at most so much."""
+    """A placement that takes `present_us`, and others with their least and greatest latency."""
     stage = Stage(Strategy.CONCURRENT, (("a",),))
     placements = tuple(OtherPlacement("with_stage", 0, True, low, high, (stage,)) for low, high in others)
     barred = OtherPlacement("alone", None, False, 1.0, 1.0, ())
@@ -191,11 +191,11 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> St
         (beside((90.0, math.inf), (91.0, 91.0)), "undecided"),
     ],
 )
-def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: StagePlacement, verdict: str) -> None:
+def test_a_placement_is_compared_with_the_best_possible_other(explanation: StagePlacement, verdict: str) -> None:
     assert explanation.verdict(0.05) == verdict
 
 
-def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_is_not_known() -> None:
+def test_all_present_stages_are_asked_for_even_if_the_first_is_unknown() -> None:
     graph = graph_of(3, [(0, 1), (1, 2)])
     asked: list[tuple[str, ...]] = []
 
@@ -208,7 +208,7 @@ def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_
 
 
 @given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]), st.data())
-def test_an_operator_of_a_session_is_weighed_with_all_of_it_by_the_best_stages(
+def test_a_session_is_compared_as_a_whole_with_the_best_stages(
     graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float, data: st.DataObject
 ) -> None:
     operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
@@ -232,7 +232,7 @@ def test_a_session_of_some_blocks_is_weighed_without_the_others() -> None:
     assert [name for stage in found.elsewhere[0].stages for name in stage.operators] == ["1", "2"]
 
 
-def test_what_is_not_known_of_the_stages_of_a_session_leaves_bounds() -> None:
+def test_unknown_stages_of_a_session_leave_bounds() -> None:
     graph, cost = graph_of(3, [(0, 1), (1, 2)]), PartlyKnown(1, 1.0, 0.0)
     schedule = one_session(graph)
     (instead,) = explained_all(graph, schedule, "1", cost).elsewhere

@@ -1,4 +1,4 @@
-"""Schedules for several batch sizes: their file, which is nearest, and the model that they are of at another size."""
+"""Schedules for several batch sizes: their file, the nearest one, and models of other batch sizes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_each_schedule_in_it_is_a_file_of_version_1() -> None:
         assert isinstance(read_schedules(alone), ScheduleDocument)
 
 
-def test_a_file_of_the_other_version_is_not_taken_for_one() -> None:
+def test_a_file_of_the_other_kind_is_refused() -> None:
     with pytest.raises(InvalidScheduleError, match="for several batch sizes: read it with BatchSchedules"):
         ScheduleDocument.from_json(schedules(1, 4).to_json())
     with pytest.raises(InvalidScheduleError, match="for one batch size: read it with ScheduleDocument"):
@@ -138,7 +138,7 @@ def test_the_nearest_batch_size_is_nearest_in_ratio_and_else_the_smaller(batch_s
 
 
 @given(batch_size=st.integers(1, 2**31 - 1))
-def test_the_batch_size_of_inputs_is_told_by_their_shapes(batch_size: int) -> None:
+def test_the_batch_size_follows_from_the_input_shapes(batch_size: int) -> None:
     found = schedules(1, 4)
     assert found.batch_of(found.shapes_at(batch_size)) == batch_size
     assert found.batch_of({"x": (batch_size, 8, 6, 7)}) is None
@@ -150,7 +150,7 @@ def test_a_model_takes_the_schedule_for_its_batch_size() -> None:
     assert for_batch(schedules(1, 4), MODEL.at(4)) == SelectedSchedule(schedules(1, 4).by_size[4], 4, is_exact=True)
 
 
-def test_between_two_the_nearest_is_made_one_of_the_model_and_forgets_its_latencies() -> None:
+def test_the_nearest_schedule_is_adapted_without_its_latencies() -> None:
     model = MODEL.at(6)
     given_ = schedules(1, 4)
     timed = replace(given_.by_size[4], latency_us={"predicted": 5.0}, proven="whole")
@@ -175,7 +175,7 @@ def renamed(batch: int, suffix: str = "_") -> bytes:
 
 
 @pytest.mark.parametrize(("batch_size", "is_exact"), [(4, True), (6, False)])
-def test_of_a_model_with_other_names_is_known_whether_its_batch_size_has_a_schedule(
+def test_a_renamed_model_is_an_exact_match_only_if_its_batch_size_has_a_schedule(
     batch_size: int, is_exact: bool
 ) -> None:
     taken = for_batch(schedules(1, 4), load_model(renamed(batch_size)))
@@ -183,7 +183,7 @@ def test_of_a_model_with_other_names_is_known_whether_its_batch_size_has_a_sched
 
 
 @pytest.mark.parametrize("batch_size", [4, 6])
-def test_a_retrained_model_with_other_names_takes_them_too(batch_size: int) -> None:
+def test_a_retrained_model_with_other_names_reuses_the_schedules(batch_size: int) -> None:
     model = load_model(renamed(batch_size))
     for source in (schedules(1, 4), schedules(1, 4).by_size[4]):
         found = taken_over(source, model)
@@ -196,7 +196,7 @@ def test_a_schedule_for_one_batch_size_is_taken_over_at_another() -> None:
     assert found.inputs == {"x": (16, 8, 6, 6)}
 
 
-def test_other_sizes_than_the_batch_are_no_batch() -> None:
+def test_other_dimensions_than_the_batch_may_not_differ() -> None:
     larger = load_model(data(branches(6, channels=4)))
     with pytest.raises(InvalidScheduleError, match="shape 4x8x6x6, not 6x4x6x6"):
         taken_over(schedules(4).by_size[4], larger)
@@ -204,7 +204,7 @@ def test_other_sizes_than_the_batch_are_no_batch() -> None:
         for_batch(schedules(1, 4), larger)
 
 
-def test_a_model_of_other_wiring_is_refused() -> None:
+def test_a_model_of_another_structure_is_refused() -> None:
     proto = branches(6)
     proto.graph.node[2].op_type = "Sigmoid"
     with pytest.raises(InvalidScheduleError, match="another structure"):

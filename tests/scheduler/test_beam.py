@@ -1,4 +1,4 @@
-"""The beam finds legal schedules of graphs that are too wide to be searched whole, and better ones than greedy's."""
+"""Beam search finds valid schedules, better than greedy ones, for graphs that are too wide for a full search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from iosched.scheduler.wide_graphs import MAX_OPERATORS, beam
 
 
 def threads(seed: int, n: int = 100, width: int = 16) -> ComputationGraph:
-    """Each operator goes on with one of `width` threads and reads another: a random graph of that width."""
+    """Each operator continues one of `width` threads and reads another: a random graph of that width."""
     rng = random.Random(seed)
     last, edges = list(range(width)), []
     for index in range(width, n):
@@ -49,7 +49,7 @@ def test_stages_are_legal_and_their_groups_are_weakly_connected(graph: Computati
         assert pruning.r is None or max(map(len, stage.groups)) <= pruning.r
 
 
-def test_a_part_of_a_graph_reads_what_came_before_it() -> None:
+def test_a_part_of_a_graph_is_scheduled_without_its_predecessors() -> None:
     graph = graph_of(6, [(0, 2), (1, 3), (2, 4), (3, 5)])
     stages = beam(graph, ["2", "3", "4", "5"], NO_PRUNING, lambda stage: 10.0 * len(stage.groups[0]) + 5)
 
@@ -65,7 +65,7 @@ def test_chains_are_kept_in_one_stage_where_that_saves_a_stage() -> None:
     assert [stage.groups for stage in stages] == [(("0", "1"), ("2", "3"), ("4", "5"))]
 
 
-def test_what_is_too_large_is_left_alone() -> None:
+def test_a_graph_that_is_too_large_is_not_searched() -> None:
     graph = graph_of(MAX_OPERATORS + 1, [])
 
     assert beam(graph, names_of(graph), NO_PRUNING, lambda stage: 1.0) is None
@@ -85,7 +85,7 @@ class ManyLanes(KeyedLanes):
         return self.operator_work_us(name)
 
 
-def test_each_of_three_beams_gains_by_what_was_measured_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_three_beams_improves_on_the_previous_one(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = threads(7, n=30, width=10)
 
     def predicted_us() -> float:

@@ -84,7 +84,7 @@ def test_cells_with_two_inputs_are_cut_between_cells() -> None:
     assert all(part.narrow for part in parts)
 
 
-def test_what_is_too_wide_is_split_and_said_to_be() -> None:
+def test_graphs_that_are_too_wide_are_split_at_cuts_that_are_not_narrow() -> None:
     wide = graph_of(31, [(index, 30) for index in range(30)])
     parts = partition(wide, 100)
 
@@ -92,8 +92,8 @@ def test_what_is_too_wide_is_split_and_said_to_be() -> None:
     assert not any(part.narrow for part in parts[:-1])
 
 
-def test_a_cut_between_what_could_run_side_by_side_is_not_narrow() -> None:
-    """Operators that nobody reads, and towers: few results cross a cut, or none, but it takes concurrency away."""
+def test_a_cut_between_concurrent_operators_is_not_narrow() -> None:
+    """Operators without readers, and towers: few or no results cross a cut, but it costs concurrency."""
     independent = partition(graph_of(20, []), 100)
     towers = partition(graph_of(60, [(index, index + 3) for index in range(57)]), 100)
 
@@ -103,14 +103,14 @@ def test_a_cut_between_what_could_run_side_by_side_is_not_narrow() -> None:
     assert not any(part.narrow for part in towers)
 
 
-def test_results_that_nobody_reads_keep_a_cut_from_being_narrow() -> None:
+def test_a_cut_among_operators_without_readers_is_not_narrow() -> None:
     outputs = partition(graph_of(40, [(0, index) for index in range(1, 40)]), 100)
 
     assert len(outputs) > 1
     assert not any(part.narrow for part in outputs if len(part.operators) > 1)
 
 
-def test_a_tower_beside_the_first_keeps_a_cut_in_that_from_being_narrow() -> None:
+def test_a_cut_in_one_of_two_towers_is_not_narrow() -> None:
     edges = [(index, index + 1) for tower in (0, 40) for index in range(tower, tower + 39)]
     towers = partition(graph_of(81, [*edges, (39, 80), (79, 80)]), 30)
 
@@ -127,8 +127,8 @@ def test_chains_are_cut_into_pieces_and_no_block_has_more_operators_than_a_mask_
     assert max(sizes(partition(pair))) <= lattices.MAX_OPERATORS
 
 
-def test_what_is_listed_long_before_it_is_read_is_taken_where_it_is_read() -> None:
-    """A chain whose operators each read another one too: these stand first, and would all wait for the chain."""
+def test_an_operator_listed_early_is_placed_with_its_reader() -> None:
+    """A chain whose operators each read another one too: these are listed first, and would all wait for the chain."""
     chain = [(index, index + 1) for index in range(40, 79)]
     parts = partition(graph_of(80, [*chain, *((index, index + 40) for index in range(40))]), 60)
 
@@ -164,7 +164,7 @@ def test_towers_too_long_for_one_block_are_cut_at_the_same_depths(towers: int, l
 WAIST = [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)]
 
 
-def test_an_operator_that_all_lead_to_and_all_depend_on_ends_a_block_though_results_go_past_it() -> None:
+def test_an_operator_that_all_paths_meet_ends_a_block() -> None:
     """Three operators, one that reads them, and three that read that and one of the first three each."""
     past = [(4, 5), (4, 6), (4, 7), (1, 5), (2, 6), (3, 7), (5, 8), (6, 8), (7, 8)]
     parts = partition(graph_of(9, [*WAIST, *past]), 12)

@@ -17,7 +17,7 @@ from iosched.scheduler.pruning import NO_PRUNING
 
 
 def best_placement(groups: list[int], lanes: int) -> float:
-    """Over all ways to put groups on lanes."""
+    """The least makespan over all placements of groups on lanes."""
     return min(
         max(sum(us for us, lane in zip(groups, chosen, strict=True) if lane == number) for number in range(lanes))
         for chosen in product(range(lanes), repeat=len(groups))
@@ -30,7 +30,7 @@ def test_two_lanes_are_filled_in_the_best_way(groups: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.sampled_from([1, 3, 4]))
-def test_more_lanes_are_never_filled_better(groups: list[int], lanes: int) -> None:
+def test_no_placement_on_other_lanes_is_below_the_bound(groups: list[int], lanes: int) -> None:
     bound = float(makespans(np.array([groups], dtype=float), lanes)[0])
 
     assert max(sum(groups) / lanes, max(groups)) - 1e-9 <= bound <= best_placement(groups, lanes) + 1e-9

@@ -1,4 +1,4 @@
-"""Parts that do not hang together are searched on their own, equal ones once, and run in the best of three ways."""
+"""Unconnected parts are searched separately, equal ones once, and run in the best of three ways."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO_CHAINS = graph_of(8, [(0, 4), (4, 6), (1, 5), (5, 7), (2, 3)])
 
 
 def chains(count: int, length: int) -> ComputationGraph:
-    """Chains of operators that are alike place by place under `Lanes`, which has as many kinds as places."""
+    """Equal chains of operators under `Lanes`, which has as many kinds as positions."""
     places = [(part * length, place) for part in range(count) for place in range(length - 1)]
     graph = graph_of(count * length, [(first + place, first + place + 1) for first, place in places])
     return replace(graph, outputs=tuple(str((part + 1) * length - 1) for part in range(count)))
@@ -37,7 +37,7 @@ def find(part: ComputationGraph, cost: CostModel) -> SearchResult:
 
 
 @given(dags(8))
-def test_components_are_what_paths_lead_to(graph: ComputationGraph) -> None:
+def test_components_are_closed_under_edges_and_keep_the_order(graph: ComputationGraph) -> None:
     parts = components(graph)
     assert sorted(name for part in parts for name in part) == sorted(graph.by_name)
     for part in parts:
@@ -51,7 +51,7 @@ def test_parts_are_found_in_order() -> None:
 
 
 @given(dags(8), st.integers(0, 10**6))
-def test_the_schedule_runs_everything_and_is_the_best_of_the_ways(graph: ComputationGraph, seed: int) -> None:
+def test_the_schedule_is_the_faster_of_in_sequence_and_side_by_side(graph: ComputationGraph, seed: int) -> None:
     found = found_by(graph, TableCost(seed))
     check_operators(found.schedule, graph)
     parts = components(graph)
@@ -105,7 +105,7 @@ def test_equal_parts_run_in_step_where_that_is_faster() -> None:
     assert (found.schedule.predicted_us or 0.0) < (row.schedule.predicted_us or 0.0)
 
 
-def test_the_best_schedule_in_step_is_found_and_not_that_of_a_part_alone() -> None:
+def test_the_best_schedule_in_step_may_differ_from_that_of_a_part() -> None:
     """Alone, the two branches run side by side; with two parts on two lanes, one after the other."""
     one = [(0, 1), (0, 2), (1, 3), (2, 3)]
     graph = graph_of(8, [*one, *((a + 4, b + 4) for a, b in one)])
@@ -123,8 +123,8 @@ def _in_step_us(cost: Lanes, stages: tuple[tuple[str, ...], ...]) -> float:
 
 
 @pytest.mark.parametrize("how", [{"beside": False}, {"is_over": lambda: True}])
-def test_parts_run_one_after_another_where_nothing_else_may_be(how: dict[str, object]) -> None:
-    """Each block then is as optimal as it is in a part on its own."""
+def test_parts_run_in_sequence_if_no_other_way_is_allowed(how: dict[str, object]) -> None:
+    """Each block is then as optimal as in a separate part."""
     graph = chains(3, 4)
     found = found_by(graph, KeyedLanes(graph), **how)
     assert all(len(stage.groups) == 1 for stage in found.schedule.stages)
@@ -133,7 +133,7 @@ def test_parts_run_one_after_another_where_nothing_else_may_be(how: dict[str, ob
     check_operators(found.schedule, graph)
 
 
-def test_parts_are_told_apart_where_the_device_does_not_say_what_is_alike() -> None:
+def test_equal_parts_need_no_operator_keys() -> None:
     graph = chains(2, 3)
     cost = Lanes(graph, kinds=3)
     assert (

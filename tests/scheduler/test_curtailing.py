@@ -1,4 +1,4 @@
-"""A stage that is too slow to matter need not be known exactly: the search says when, and loses nothing by it."""
+"""The latency of a stage that is too slow to matter may be rough: the search sets the limit and loses nothing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GRAPH = cells(2)
 
 
 def curtailed_us(latency_us: float, worse_than_us: float) -> float:
-    """As rough as is allowed: hardly more than what is asked about."""
+    """As rough as allowed: hardly more than the limit."""
     return latency_us if latency_us <= worse_than_us else worse_than_us + (latency_us - worse_than_us) * 1e-6
 
 
 class CurtailedTable(TableCost):
-    """A table that tells no more than it must."""
+    """A table whose answers are as rough as allowed."""
 
     cut = 0
 
@@ -36,7 +36,7 @@ class CurtailedTable(TableCost):
 
 
 class CurtailedLanes(KeyedLanes):
-    """The same of two lanes, with operators that are alike and groups that bound stages."""
+    """The same for two lanes, with equal operators and groups that bound stages."""
 
     cut = 0
 
@@ -60,7 +60,7 @@ def test_the_schedule_is_as_good_as_if_all_were_known(
 
 @settings(max_examples=15)
 @given(dags(7), st.integers(1, 4), st.sampled_from([0.0, 0.2]), st.sampled_from([0.8, 1.0]))
-def test_so_it_is_where_operators_bound_their_stages(
+def test_rough_latencies_lead_to_an_equally_good_schedule_with_operator_bounds(
     graph: ComputationGraph, kinds: int, noise: float, slack: float
 ) -> None:
     effort = Effort(bound_slack=slack)
@@ -70,20 +70,20 @@ def test_so_it_is_where_operators_bound_their_stages(
     assert found.lower_bound_us == pytest.approx(plain.lower_bound_us, rel=1e-6)
 
 
-def test_much_need_not_be_known() -> None:
+def test_many_latencies_may_be_rough() -> None:
     cost = CurtailedLanes(GRAPH, 8, 0.1)
     search(GRAPH, cost, strategy="concurrent", effort=Effort(bound_slack=0.8))
     assert cost.cut >= 10
 
 
-def test_who_measures_everything_is_not_told_what_does_not_matter() -> None:
+def test_an_exhaustive_search_gets_no_rough_latencies() -> None:
     cost = CurtailedLanes(GRAPH, 8, 0.1)
     search(GRAPH, cost, strategy="concurrent", effort=Effort(exhaustive=True))
     assert cost.cut == 0
 
 
 class CurtailedNoise(NoisyLanes):
-    """What is told roughly was cut off by noise, too, and is another number each time."""
+    """Rough latencies are cut off by noise too, and differ each time."""
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
         latency_us = self.stage_latency_us(stage)

@@ -1,4 +1,4 @@
-"""How two schedules differ: by what runs with what, and not by the numbers of stages."""
+"""How two schedules differ: by which operators run together, not by the numbers of stages."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_a_schedule_equals_itself_and_one_of_other_latencies_or_blocks() -> None
         (("+a|b",), ("+b|a",), {}),
     ],
 )
-def test_what_is_called_different(before: Sequence[str], after: Sequence[str], expected: dict[str, set[str]]) -> None:
+def test_changes_are_classified(before: Sequence[str], after: Sequence[str], expected: dict[str, set[str]]) -> None:
     assert changes(schedule(*before), schedule(*after)) == expected
 
 
-def test_lanes_of_a_group() -> None:
+def test_changed_lanes_of_a_group_are_a_difference() -> None:
     groups = (("a",), ("b",))
     one = Schedule((Block(0, (Stage(SIDE_BY_SIDE, groups, division=Division(2, ((0,), (1,)))),)),))
     other = Schedule((Block(0, (Stage(SIDE_BY_SIDE, groups, division=Division(2, ((0,), (0, 1)))),)),))
@@ -69,7 +69,7 @@ def test_lanes_of_a_group() -> None:
     assert changes(schedule("a|b"), one) == {"a": {"lanes"}, "b": {"lanes"}}
 
 
-def test_places_say_where_an_operator_is_in_both() -> None:
+def test_a_difference_has_the_place_of_an_operator_in_both() -> None:
     (found,) = difference(schedule("a", "b|cd", "e"), schedule("a", "b|c", "d", "e")).operators
     assert (found.operator, found.changes) == ("d", (Change.STAGE,))
     assert found.before is not None
@@ -78,7 +78,7 @@ def test_places_say_where_an_operator_is_in_both() -> None:
     assert (found.after.stage, found.after.group, found.after.together) == (2, 0, ("d",))
 
 
-def test_stages_stand_side_by_side_in_the_order_of_both() -> None:
+def test_stages_are_paired_in_the_order_of_both() -> None:
     pairs = difference(schedule("a", "b|c", "d", "e"), schedule("a", "x", "b|c|d", "e")).stages
     assert [(pair.before, pair.after, pair.alike) for pair in pairs] == [
         (0, 0, True),
@@ -90,8 +90,8 @@ def test_stages_stand_side_by_side_in_the_order_of_both() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_as_few_operators_as_can_be_are_in_another_stage(seed: int) -> None:
-    """No other way to put stages side by side, each with one of the other schedule and in order, has fewer."""
+def test_the_number_of_operators_in_another_stage_is_minimal(seed: int) -> None:
+    """No other pairing of stages in the order of both schedules has fewer."""
     draw = random.Random(seed)
     before, after = _drawn(draw), _drawn(draw)
     moved = sum("stage" in each for each in changes(_of(before), _of(after)).values())
@@ -120,7 +120,7 @@ def _most_in_common(before: Sequence[str], after: Sequence[str]) -> int:
     )
 
 
-def test_two_schedules_of_thousands_of_stages() -> None:
+def test_schedules_of_thousands_of_stages_are_compared() -> None:
     names = [f"operator {number}" for number in range(5000)]
     one, other = (
         Schedule((Block(0, tuple(Stage(SIDE_BY_SIDE, ((name,),)) for name in each)),)) for each in (names, names[::-1])

@@ -19,7 +19,7 @@ EFFORTS = (Effort(bound_slack=0.9, tolerance=0.01), Effort(exhaustive=True))
 
 
 class Trusting(KeyedLanes):
-    """Answers lie while the machine is disturbed: they are between 0.4 and 2.5 times what they should be."""
+    """Answers are wrong while the machine is disturbed: between 0.4 and 2.5 times the true latency."""
 
     def __init__(self, seed: int, disturbed: range) -> None:
         super().__init__(GRAPH, 8, 0.1)
@@ -54,7 +54,7 @@ class Trusting(KeyedLanes):
 
 
 class Noticing(Trusting):
-    """The same, and says so, and what part of its latency a stage may take at least."""
+    """The same, but reports disturbances and the lowest possible latency of a stage."""
 
     low = 0.4
 
@@ -92,14 +92,14 @@ def test_a_disturbance_that_ends_costs_measurements_and_no_latency(effort: Effor
 
 
 @pytest.mark.parametrize("effort", EFFORTS, ids=["lazy", "exhaustive"])
-def test_a_machine_that_is_never_quiet_is_not_measured_for_ever(effort: Effort) -> None:
+def test_a_search_on_a_machine_that_is_never_quiet_ends(effort: Effort) -> None:
     cost = Noticing(1, range(10**6))
     found = searched(cost, effort)
     assert found.schedule.predicted_us is not None
     assert max(cost.measured.count(key) for key in cost.measured) == TRIES
 
 
-def test_a_stage_that_its_interval_keeps_off_the_best_schedule_is_not_measured_again() -> None:
+def test_narrower_intervals_cause_fewer_repeats() -> None:
     asked = []
     for low in (0.4, 0.95):
         cost = Noticing(1, range(10**6))
@@ -109,14 +109,14 @@ def test_a_stage_that_its_interval_keeps_off_the_best_schedule_is_not_measured_a
     assert asked[1] < asked[0]
 
 
-def test_repeats_neither_use_up_the_limit_of_measurements_nor_raise_it() -> None:
+def test_repeats_do_not_count_towards_the_limit_of_measurements() -> None:
     limited = Effort(bound_slack=0.9, tolerance=0.01, max_measurements=8)
     for seed in range(1, 9):
         noticing, trusting = (kind(seed, range(10**6)) for kind in (Noticing, Trusting))
         for cost in (noticing, trusting):
             searched(cost, limited)
         assert len(noticing.measured) > len(set(noticing.measured))
-        assert abs(len(set(noticing.measured)) - len(set(trusting.measured))) <= 2, "rounds end behind the limit"
+        assert abs(len(set(noticing.measured)) - len(set(trusting.measured))) <= 2, "a round may exceed the limit"
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_a_deadline_amid_repeats_loses_no_latency() -> None:
 
 
 def test_other_blocks_come_before_a_stage_is_measured_again() -> None:
-    """The disturbance ends with the first block: what lied there is asked for again after the second block."""
+    """The disturbance ends with the first block: its wrong answers are asked for again after the second block."""
     graph = cells(2, 4)
     first, last = ({str(index) for index in range(start, start + 8)} for start in (0, 8))
     asked: list[frozenset[str]] = []
@@ -161,7 +161,7 @@ def test_other_blocks_come_before_a_stage_is_measured_again() -> None:
     assert min(again) > max(place for place, names in enumerate(asked) if last >= names)
 
 
-def test_nothing_is_asked_twice_where_nothing_disturbs() -> None:
+def test_nothing_is_asked_twice_without_disturbances() -> None:
     for effort in EFFORTS:
         noticing, trusting = Noticing(0, range(0)), Trusting(0, range(0))
         assert searched(noticing, effort) == searched(trusting, effort)

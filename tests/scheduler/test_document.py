@@ -1,4 +1,4 @@
-"""Schedule files: what is written is read back, equal documents are equal bytes, and broken files are refused."""
+"""Schedule files: read back as written, equal documents are equal bytes, and broken files are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def document(*stages: Stage) -> ScheduleDocument:
 
 
 @given(dags(7))
-def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGraph) -> None:
+def test_a_document_is_read_back_as_written_and_fits_the_schema(graph: ComputationGraph) -> None:
     found = replace(document(), schedule=search(graph, TableCost(1)).schedule)
     text = found.to_json()
 
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGrap
     again.validate_for(graph, "ab" * 32, {"x": (1,)})
 
 
-def test_units_are_kept_and_those_that_the_graph_does_not_allow_refused() -> None:
+def test_units_are_kept_and_invalid_ones_are_refused() -> None:
     found = replace(document(), units=(("1", "0"), ("3",)))
     content = json.loads(found.to_json())
     jsonschema.validate(content, SCHEMA)
@@ -69,7 +69,7 @@ def test_units_are_kept_and_those_that_the_graph_does_not_allow_refused() -> Non
             ScheduleDocument.from_json(json.dumps({**content, "units": units}))
 
 
-def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believed() -> None:
+def test_proofs_are_kept_and_optimal_in_older_files_is_ignored() -> None:
     for proven, optimal in (("whole", True), ("blocks", False), (None, False)):
         found = replace(document(), proven=proven)
         assert ScheduleDocument.from_json(found.to_json()).proven == proven
@@ -80,14 +80,14 @@ def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believe
     assert not ScheduleDocument.from_json(json.dumps(older)).optimal
 
 
-def test_the_schema_knows_every_strategy_and_all_that_may_ship() -> None:
+def test_the_schema_has_every_strategy_and_everything_that_may_ship() -> None:
     properties = SCHEMA["$defs"]["schedule"]["properties"]
     assert set(properties["search"]["properties"]["strategy"]["enum"]) == set(get_args(RecordedStrategy))
     assert set(properties["shipped"]["enum"]) == set(get_args(Shipped))
     assert set(SCHEMA["$defs"]["stage"]["properties"]["strategy"]["enum"]) == set(Strategy)
 
 
-def test_lanes_of_groups_are_kept_and_files_without_are_written_as_ever() -> None:
+def test_lanes_of_groups_are_kept_and_optional() -> None:
     divided = replace(stage(("1",), ("2",)), division=Division(4, ((0,), (1, 3))))
     found = document(stage(("0",)), divided, stage(("3",)))
     text = found.to_json()
@@ -145,7 +145,7 @@ def test_a_session_is_kept_and_has_all_lanes() -> None:
         jsonschema.validate(content, SCHEMA)
 
 
-def test_lanes_may_wait_for_each_other_but_not_in_a_circle() -> None:
+def test_lanes_may_wait_for_each_other_but_not_in_a_cycle() -> None:
     """The graph is 0 -> 1 -> 3 and 0 -> 2 -> 3."""
     found = document(stage(("0", "1"), ("2", "3"), strategy=Strategy.LANES))
     content = json.loads(found.to_json())
@@ -208,7 +208,7 @@ def test_a_broken_file_is_refused_with_the_place(path: list, value: object, mess
     ],
     ids=range(13),
 )  # fmt: skip
-def test_what_is_no_schedule_is_refused_in_a_line(text: str | bytes) -> None:
+def test_other_text_is_refused_with_one_line(text: str | bytes) -> None:
     with pytest.raises(InvalidScheduleError) as caught:
         ScheduleDocument.from_json(text)
     assert len(str(caught.value).splitlines()) == 1
@@ -235,7 +235,7 @@ def places(value: object, path: tuple = ()) -> Iterator[tuple]:
 
 
 @given(st.data())
-def test_whatever_stands_in_one_place_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_value_in_one_place_is_read_or_refused(data: st.DataObject) -> None:
     content = json.loads(replace(document(), structure=CHAIN).to_json())
     *path, last = data.draw(st.sampled_from(list(places(content))[1:]))
     target = content
@@ -295,7 +295,7 @@ def test_the_structure_is_written_with_each_form_once_and_read_back() -> None:
 
 
 def test_a_file_without_a_structure_is_read() -> None:
-    """As versions before it wrote them."""
+    """As written by earlier versions."""
     content = json.loads(document().to_json())
     assert "structure" not in content
     assert ScheduleDocument.from_json(json.dumps(content)).structure is None
@@ -330,7 +330,7 @@ def test_a_structure_that_contradicts_itself_is_another_structure() -> None:
 
 
 @pytest.mark.slow
-def test_one_large_form_of_many_operators_is_looked_at_once() -> None:
+def test_a_large_form_shared_by_many_operators_is_read() -> None:
     """A file of some megabytes must not take minutes."""
     large = OperatorForm("Sum", tuple(NodeForm("Add", index, (), ()) for index in range(20_000)), ("float32 1",))
     many = Structure((), tuple(PlacedOperator(str(index), large, ()) for index in range(20_000)), ())

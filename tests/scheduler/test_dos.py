@@ -1,4 +1,4 @@
-"""DOS, which came before IOS: its own recursion, run by brute force, finds what the strategy of that name finds."""
+"""DOS, the predecessor of IOS: the strategy finds the same as its recursion, run by brute force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.scheduler.strategies import can_merge
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> ComputationGraph:
-    """Convolutions, each of the model's input or of what another one makes, and sums of two of these."""
+    """Convolutions, each of the model's input or of another output, and sums of two of these."""
     made, nodes, weights = ["x"], [], {}
     for index in range(draw(st.integers(1, 6))):
         name = f"y{index}"
@@ -50,7 +50,7 @@ def dos_us(graph: ComputationGraph, names: Iterable[str], stage_us: Callable[[fr
 
 
 @given(convolutions(), st.integers(0, 10**6), st.sampled_from([0.0, 0.8]))
-def test_it_finds_what_its_own_recursion_finds_and_ios_is_never_worse(
+def test_dos_finds_the_same_as_its_recursion_and_ios_is_never_worse(
     graph: ComputationGraph, seed: int, bound_factor: float
 ) -> None:
     cost = TableCost(seed, bound_factor)

@@ -1,4 +1,4 @@
-"""Stages and blocks that are alike: the same classes as signatures make, however operators are named."""
+"""Equal stages and blocks: the same classes as by signatures, whatever the names of operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.scheduler.signature import group_form, stage_signature
 
 
 @given(dags(7), st.integers(1, 3))
-def test_stages_of_one_class_are_those_of_one_signature(graph: ComputationGraph, kinds: int) -> None:
+def test_stages_have_the_same_class_if_and_only_if_signatures_are_equal(graph: ComputationGraph, kinds: int) -> None:
     names = [operator.name for operator in graph.operators]
     labels = {name: str(int(name) % kinds) for name in names}
     lattice = lattices.build(lattices.relation(graph, names), Pruning())
@@ -41,7 +41,7 @@ def concurrent(groups: tuple[int, ...], names: list[str]) -> Stage:
 TWICE = graph_of(7, [(0, 1), (0, 2), (3, 4), (3, 5)])  # 6 stands alone, and is the output
 
 
-def test_blocks_are_alike_where_labels_edges_and_what_is_shared_agree() -> None:
+def test_blocks_are_equal_if_labels_edges_and_shared_results_agree() -> None:
     alike = dict.fromkeys(TWICE.by_name, "a")
 
     assert block_key(TWICE, "012", alike) == block_key(TWICE, "345", alike)
@@ -49,7 +49,7 @@ def test_blocks_are_alike_where_labels_edges_and_what_is_shared_agree() -> None:
     assert block_key(TWICE, "01", alike) != block_key(TWICE, "12", alike)
 
 
-def test_blocks_differ_in_what_they_hand_on() -> None:
+def test_blocks_differ_by_the_results_read_outside() -> None:
     graph = graph_of(6, [(0, 1), (0, 2), (3, 4), (3, 5)])
     alike = dict.fromkeys(graph.by_name, "a")
 
@@ -87,7 +87,7 @@ def test_numbers_are_equal_where_canonical_forms_are(graph: ComputationGraph, ki
 
 
 @given(dags(8), st.integers(1, 2))
-def test_what_a_block_hands_on_counts(graph: ComputationGraph, kinds: int) -> None:
+def test_numbers_depend_on_the_results_read_outside(graph: ComputationGraph, kinds: int) -> None:
     """A block of the first operators only: the others read from it."""
     assert same_partition(*forms(graph, [operator.name for operator in graph.operators][:5], kinds))
 
@@ -128,7 +128,7 @@ def test_the_order_of_inputs_and_outputs_counts() -> None:
 
 
 @pytest.mark.slow
-def test_many_groups_are_numbered_soon() -> None:
+def test_many_groups_can_be_numbered() -> None:
     rng = random.Random(0)
     edges = sorted({(rng.randrange(after), after) for after in range(1, 20) for _ in range(2)})
     graph = graph_of(20, edges)

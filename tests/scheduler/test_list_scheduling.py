@@ -1,4 +1,4 @@
-"""List scheduling makes schedules that can start, and take as long as it expects."""
+"""List scheduling makes schedules that can start and that take the expected time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drawn_us(graph: ComputationGraph, seed: int) -> dict[str, float]:
 
 
 def length_us(graph: ComputationGraph, groups: Groups, latency_us: Mapping[str, float]) -> float:
-    """When the last operator ends if each starts as soon as its lane and its inputs are there."""
+    """The end of the last operator if each starts as soon as its lane and its inputs are available."""
     lane_of = {name: lane for lane, group in enumerate(groups) for name in group}
     free_us, end_us = dict.fromkeys(lane_of.values(), 0.0), dict[str, float]()
     for name in start_order(graph, Stage(Strategy.LANES, groups)):
@@ -40,7 +40,7 @@ def length_us(graph: ComputationGraph, groups: Groups, latency_us: Mapping[str, 
 
 
 @given(dags(), st.integers(1, 4), st.integers(0, 999))
-def test_it_takes_as_long_as_expected(graph: ComputationGraph, lanes: int, seed: int) -> None:
+def test_a_schedule_takes_the_expected_time(graph: ComputationGraph, lanes: int, seed: int) -> None:
     latency_us = drawn_us(graph, seed)
     groups, expected_us = listed(graph, latency_us, lanes)
     assert 1 <= len(groups) <= lanes
@@ -50,7 +50,7 @@ def test_it_takes_as_long_as_expected(graph: ComputationGraph, lanes: int, seed:
 
 
 @given(dags(4), st.integers(0, 999))
-def test_nothing_possible_is_shorter_than_brute_force(graph: ComputationGraph, seed: int) -> None:
+def test_list_scheduling_is_never_better_than_brute_force(graph: ComputationGraph, seed: int) -> None:
     """List scheduling is a heuristic: it never beats the best of all schedules, and one lane has the sum."""
     latency_us = drawn_us(graph, seed)
     names = list(graph.by_name)
@@ -69,7 +69,7 @@ def test_nothing_possible_is_shorter_than_brute_force(graph: ComputationGraph, s
     assert listed(graph, latency_us, 1)[1] == pytest.approx(sum(latency_us.values()))
 
 
-def test_the_longest_way_comes_first_and_gaps_are_filled() -> None:
+def test_the_longest_path_comes_first_and_gaps_are_filled() -> None:
     """0 -> 1 -> 4 takes long; 2 and 3 fit beside it, 3 into the gap while lane 1 would wait for 4."""
     graph = graph_of(5, [(0, 1), (0, 2), (1, 4), (2, 4)])
     groups, expected_us = listed(graph, {"0": 1.0, "1": 10.0, "2": 2.0, "3": 2.0, "4": 1.0}, 2)
@@ -94,7 +94,7 @@ def test_a_chain_stays_one_operator_after_another() -> None:
     assert found.predicted_us == 3.0
 
 
-def test_the_number_of_lanes_is_that_of_the_least_computed_latency() -> None:
+def test_the_number_of_lanes_has_the_least_computed_latency() -> None:
     graph = graph_of(4, [])
     times = LaneTimes(4, lambda _: 1.0, lambda _: 9.0, lambda stage: {2: 5.0, 3: 4.0, 4: 6.0}[len(stage.groups)])
     (stage,) = in_lanes(graph, times).stages
@@ -115,8 +115,8 @@ class Bounded(TableCost):
         return 3.0 + len(name)
 
 
-def test_only_a_computed_stage_of_lanes_has_a_latency_of_its_own() -> None:
-    """Expected ones leave out that lanes slow each other: they are no rival of computed latencies."""
+def test_only_the_analytic_model_computes_stages_of_lanes() -> None:
+    """Expected latencies ignore that lanes slow each other: they do not compete with computed ones."""
     computed, gpu, cpu = map(lane_times, (TableCost(1), Bounded(1), Bounded(4)))
     assert computed.stage_us is not None
     assert (computed.lanes, gpu.lanes, cpu.lanes) == (list_scheduling._STREAMS, list_scheduling._STREAMS, 4)

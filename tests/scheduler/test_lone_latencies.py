@@ -1,4 +1,4 @@
-"""The operators of a schedule one after another, by what its file knows."""
+"""The operators of a schedule in sequence, with latencies from its file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(document: ScheduleDocument) -> list[list[tuple[str, float | None]]]:
     return [[(each.operators[0], each.latency_us) for each in block.stages] for block in found.blocks]
 
 
-def test_each_operator_stands_alone_in_its_block_and_single_stages_tell_what_it_takes() -> None:
+def test_stages_of_one_operator_give_its_latency() -> None:
     assert rows(DOCUMENT) == [[("b", None), ("a", None), ("c", 4.0)], [("d", None), ("e", None)]]
     assert [(block.index, block.optimal) for block in one_by_one(DOCUMENT).blocks] == [(0, False), (3, False)]
 
@@ -41,7 +41,7 @@ def test_the_sequential_schedule_in_the_file_gives_order_and_latencies() -> None
     assert rows(document) == [[("a", 0.0), ("b", 1.0), ("c", 4.0)], [("d", 3.0), ("e", 4.0)]]
 
 
-def test_a_part_of_a_schedule_has_its_own_operators_alone() -> None:
+def test_a_part_of_a_schedule_has_only_its_own_operators() -> None:
     part = replace(DOCUMENT, schedule=Schedule(DOCUMENT.schedule.blocks[1:]))
     given = Schedule((Block(0, tuple(stage(name) for name in "edcba")),))
     assert rows(replace(part, alternatives=(Alternative("sequential", given),))) == [[("e", None), ("d", None)]]

@@ -51,11 +51,11 @@ def test_centred_kernels_of_one_input_merge(other: dict[str, object]) -> None:
         {"source": "y"},
     ],
 )
-def test_anything_else_does_not(other: dict[str, object]) -> None:
+def test_other_convolutions_do_not_merge(other: dict[str, object]) -> None:
     assert not can_merge(graph_of(BASE, replace(BASE, **other)), ("o0", "o1"))
 
 
-def test_what_its_pattern_lets_not_merge_does_not() -> None:
+def test_an_operator_whose_pattern_forbids_merging_has_no_merge_key() -> None:
     graph = graph_of(BASE, BASE)
     assert merge_key(graph.operators[0]) is not None
     assert merge_key(replace(graph.operators[0], merges=False)) is None
@@ -93,7 +93,7 @@ def test_pools_do_not_merge() -> None:
 
 
 @pytest.mark.parametrize(("kind", "merges"), [("Add", False), ("Mul", True)])
-def test_a_sum_with_another_tensor_is_not_merged_a_constant_factor_is(kind: str, merges: bool) -> None:
+def test_a_constant_factor_merges_but_a_sum_with_a_tensor_does_not(kind: str, merges: bool) -> None:
     proto = side_by_side([BASE, BASE])
     for index, conv in enumerate(list(proto.graph.node)):
         conv.output[0] = f"c{index}"
@@ -109,7 +109,7 @@ def test_a_sum_with_another_tensor_is_not_merged_a_constant_factor_is(kind: str,
     assert can_merge(graph, ("o0", "o1")) == merges
 
 
-def test_a_factor_for_each_pixel_is_an_operator_of_its_own() -> None:
+def test_a_factor_for_each_pixel_is_a_separate_operator() -> None:
     """It is not part of the convolution, which can be merged without it."""
     proto = side_by_side([BASE, replace(BASE, behind=("Mul",))])
     factor = next(tensor for tensor in proto.graph.initializer if "Mul" in tensor.name)
@@ -120,7 +120,7 @@ def test_a_factor_for_each_pixel_is_an_operator_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("behind", [("BatchNormalization",), ("BatchNormalization", "Mul", "Add", "Relu"), ("Mul",)])
-def test_what_scales_and_shifts_channels_merges_with_anything(behind: tuple[str, ...]) -> None:
+def test_channel_scales_and_shifts_do_not_prevent_merging(behind: tuple[str, ...]) -> None:
     like = [kind for kind in behind if kind == "Relu"]
     assert can_merge(graph_of(replace(BASE, behind=behind), replace(BASE, behind=tuple(like))), ("o0", "o1"))
 
@@ -133,7 +133,7 @@ def test_swish_in_two_nodes_is_an_activation() -> None:
     assert not can_merge(graph_of(swish, replace(BASE, behind=("Sigmoid",))), ("o0", "o1"))
 
 
-def test_convolutions_behind_a_relu_of_their_own_merge_with_their_like_alone() -> None:
+def test_convolutions_after_a_relu_merge_only_with_each_other() -> None:
     inner = Conv((1, 1), (0,) * 4, relu=True)
     assert can_merge(graph_of(inner, replace(inner, channels=16)), ("o0", "o1"))
     assert not can_merge(graph_of(inner, replace(inner, relu=False)), ("o0", "o1"))

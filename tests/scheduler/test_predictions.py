@@ -1,4 +1,4 @@
-"""A search that predicts stages: what it finds, what it measures, and what it does not claim."""
+"""A search that predicts stages: its results, its measurements and the limits of its claims."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREDICTS = PLAIN.with_gap(None)
 
 
 class Predicted(KeyedLanes):
-    """Stages take up to a part more than their operators predict, by their signature."""
+    """Stages take up to a given share more than predicted from their operators, by their signature."""
 
     def latency_us(self, stage: Stage) -> float:
         groups = [sum(map(self.operator_work_us, group)) for group in stage.groups]
@@ -36,7 +36,7 @@ class Predicted(KeyedLanes):
 
 
 class Stored(Predicted):
-    """A first answer depends on when it is given, and is kept; so is what is measured again."""
+    """First answers depend on their order and are stored; so are repeated measurements."""
 
     def __init__(self, graph: ComputationGraph, kept: dict[tuple[str, str], float]) -> None:
         super().__init__(graph, kinds=5, noise=0.1)
@@ -61,7 +61,7 @@ def searched(graph: ComputationGraph, cost: Lanes, effort: Effort = PREDICTS) ->
 
 
 @given(dags(8), st.integers(1, 8), st.sampled_from([0.0, 0.1, 0.3]))
-def test_what_is_found_loses_at_most_the_error_of_predictions_and_the_gap(
+def test_the_loss_is_at_most_the_prediction_error_and_the_gap(
     graph: ComputationGraph, kinds: int, noise: float
 ) -> None:
     found = searched(graph, Predicted(graph, kinds, noise), Effort(bound_slack=0.95, gap=0.02)).schedule.predicted_us
@@ -90,7 +90,7 @@ def test_on_average_little_is_lost_with_half_the_measurements() -> None:
 
 
 @given(dags(8), st.integers(0, 99))
-def test_factors_follow_from_what_was_measured_and_not_from_its_order(graph: ComputationGraph, seed: int) -> None:
+def test_factors_depend_on_the_measurements_and_not_on_their_order(graph: ComputationGraph, seed: int) -> None:
     def known(order: list[int]) -> KnownLatencies:
         names = tuple(operator.name for operator in graph.operators)
         lattice = build(relation(graph, names), NO_PRUNING)
@@ -111,8 +111,8 @@ def test_factors_follow_from_what_was_measured_and_not_from_its_order(graph: Com
 
 
 @given(dags(7), st.booleans())
-def test_a_second_search_asks_for_what_the_first_one_asked_for(graph: ComputationGraph, holds_more: bool) -> None:
-    """What else the database holds changes nothing."""
+def test_a_second_search_finds_the_same_without_measurements(graph: ComputationGraph, holds_more: bool) -> None:
+    """Other entries of the database change nothing."""
     kept: dict[tuple[str, str], float] = {}
     first = searched(graph, Stored(graph, kept))
     if holds_more:
@@ -124,7 +124,7 @@ def test_a_second_search_asks_for_what_the_first_one_asked_for(graph: Computatio
 
 
 @given(dags(6), st.integers(2, 8))
-def test_rounds_that_are_answered_ahead_change_nothing(graph: ComputationGraph, kinds: int) -> None:
+def test_prefetched_rounds_change_nothing(graph: ComputationGraph, kinds: int) -> None:
     plain, cost = (Predicted(graph, kinds, 0.3) for _ in range(2))
     ahead = Noted(())
 
@@ -144,7 +144,7 @@ def test_no_latency_of_the_schedule_is_a_prediction(graph: ComputationGraph) -> 
         assert stage.predicted_us == kept["again", cost.signature(stage)]
 
 
-def test_what_predictions_ruled_out_is_not_proven() -> None:
+def test_a_search_with_predictions_proves_nothing() -> None:
     graph = graph_of(8, [])
     cost = Predicted(graph, 5, 0.3)
     found = searched(graph, cost)
@@ -170,7 +170,7 @@ def test_a_chain_is_proven_by_bounds() -> None:
     assert (found.proven, found.gap, found.predicted_gap) == ("whole", 0, 0)
 
 
-def test_several_groups_are_not_predicted_where_the_work_of_operators_is_not_known() -> None:
+def test_several_groups_are_not_predicted_if_the_work_of_operators_is_unknown() -> None:
     class Gpu(Predicted):
         def operator_work_us(self, name: str) -> float:
             return 0.0

@@ -1,4 +1,4 @@
-"""What is called optimal is the best of all schedules of the whole graph, found by brute force over that."""
+"""A schedule called optimal is the best of all schedules of the whole graph, found by brute force."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_a_cut_loses_nothing_if_all_before_it_leads_to_all_after_it(graph: Compu
 
 
 @given(dags(7), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([3, 5, 8, 8000]), st.booleans())
-def test_what_is_optimal_is_the_best_schedule_of_the_whole_graph(
+def test_an_optimal_schedule_is_the_best_of_the_whole_graph(
     graph: ComputationGraph, seed: int, pruning: Pruning, max_states: int, additive: bool
 ) -> None:
-    """Blocks are cut small, where little is lost and where much is; costs keep the declaration, or make none."""
+    """Blocks are small, with small and large losses; costs keep their declaration or make none."""
     cost = Additive(seed, graph, 0.6) if additive else TableCost(seed, 0.6)
     found = search(graph, cost, strategy="concurrent", pruning=pruning, max_states=max_states)
     best = best_us(graph, cost.latency_us, pruning.r, pruning.s)
@@ -97,7 +97,7 @@ def test_what_is_optimal_is_the_best_schedule_of_the_whole_graph(
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), pruning=st.sampled_from([Pruning(2, 2), Pruning(1, None), Pruning(3, 8)]))
 def test_merged_stages_never_reach_across_a_cut(strategy: SearchStrategy, seed: int, pruning: Pruning) -> None:
-    """Two squeezing convolutions, each read by two that merge, in blocks of their own."""
+    """Two squeezing convolutions, each read by two that merge, in separate blocks."""
     graph = fire().graph
     cost = TableCost(seed, 0.6) if strategy == "merge" else Additive(seed, graph, 0.6)
     found = search(graph, cost, strategy=strategy, pruning=pruning)
@@ -117,7 +117,7 @@ class CheapAcross(TableCost):
         return 12.0 if names == {"3", "4"} else 10.0 * len(names)
 
 
-def test_where_a_group_is_faster_than_its_operators_a_cut_at_one_of_them_proves_the_blocks_alone() -> None:
+def test_a_cut_in_a_group_that_beats_its_operators_proves_only_blocks() -> None:
     graph = graph_of(7, DIAMONDS)
     cost = CheapAcross(0)
     found = search(graph, cost, strategy="concurrent")
@@ -129,7 +129,7 @@ def test_where_a_group_is_faster_than_its_operators_a_cut_at_one_of_them_proves_
     assert apart.proven == "whole", "no stage holds 3 and 4"
 
 
-def test_a_declaration_that_is_not_made_true_counts_for_nothing() -> None:
+def test_a_declaration_set_to_false_is_ignored() -> None:
     class Sometimes(CheapAcross):
         groups_are_additive = False
 
@@ -166,8 +166,8 @@ def test_a_cut_that_two_results_cross_is_no_proof() -> None:
     assert (whole.schedule.predicted_us or 0) < (cut.schedule.predicted_us or 0)
 
 
-def test_what_nobody_reads_could_run_beside_what_follows() -> None:
-    """Operator 1 is an output of its own: the operators behind 2 do not wait for it."""
+def test_an_output_without_readers_prevents_a_proof_of_the_whole_graph() -> None:
+    """Operator 1 is a separate output: the operators behind 2 do not wait for it."""
     graph = graph_of(8, [(0, 1), (0, 2), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6), (6, 7)])
     cost = Additive(0, graph)
     parts = partition(graph)
@@ -224,14 +224,14 @@ def test_slack_that_would_raise_bounds_is_refused() -> None:
         Effort(bound_slack=1.1)
 
 
-def test_one_of_all_words_for_what_is_proven() -> None:
+def test_each_proof_has_one_text() -> None:
     assert proof_text("whole", "under the model") == "optimal under the model"
     assert proof_text("blocks") == "each block optimal, the whole graph not proven"
     assert proof_text(None) == "not proven optimal"
 
 
-def test_nothing_measured_is_called_optimal_and_no_gap_of_it_is_a_promise() -> None:
-    """Of latencies that are measured once more, another schedule may be the best; stages need not keep their bounds."""
+def test_texts_about_measured_stages_promise_no_optimum_or_gap() -> None:
+    """If latencies are measured again, another schedule may be best; stages need not keep their bounds."""
     texts = [proof_text(scope, "under the measured stages", measured=True) for scope in ("whole", "blocks")]
     texts += [gap_text(gap, "blocks", "", measured=True) for gap in (0.0, 0.01)]
     texts.append(gap_text(0.09, "whole", "", measured=True, predicted=0.018))

@@ -1,4 +1,4 @@
-"""Operators that models have together and those of each alone alternate, and models run beside each other between."""
+"""Regions of shared operators and of separate ones alternate; models run side by side in the latter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_operator_is_in_the_earliest_region_it_can_be_in(
 
 
 @given(dags(9), st.lists(st.integers(1, 3), min_size=9, max_size=9), st.integers(0, 10**6))
-def test_turns_are_parts_of_equal_owners_in_an_order_that_can_run(
+def test_owner_parts_have_equal_owners_and_run_in_a_valid_order(
     graph: ComputationGraph, bits: list[int], seed: int
 ) -> None:
     owners = {operator.name: bits[index] for index, operator in enumerate(graph.operators)}
@@ -50,13 +50,13 @@ def test_turns_are_parts_of_equal_owners_in_an_order_that_can_run(
     check_operators(search_owner_parts(graph, TableCost(seed), owners, find).schedule, graph)
 
 
-def test_models_take_turns_behind_what_they_share() -> None:
+def test_models_take_turns_after_their_shared_operators() -> None:
     graph = graph_of(6, [(0, 1), (0, 2), (1, 3), (2, 4)])
     owners = {"0": 3, "1": 1, "2": 2, "3": 1, "4": 2, "5": 1}
     assert owner_parts(graph, owners) == (("0",), ("1", "3", "5"), ("2", "4"))
 
 
-def test_packed_models_run_side_by_side_wherever_they_are_apart() -> None:
+def test_packed_models_run_side_by_side_in_their_separate_parts() -> None:
     graph = graph_of(6, [(0, 1), (0, 2), (1, 3), (2, 4)])
     found = packed_regions(graph, KeyedLanes(graph), {"0"}, find).schedule
     check_operators(found, graph)
@@ -64,7 +64,7 @@ def test_packed_models_run_side_by_side_wherever_they_are_apart() -> None:
     assert None not in [stage.predicted_us for stage in found.stages]
 
 
-def test_models_run_side_by_side_between_what_they_have_together() -> None:
+def test_models_run_side_by_side_between_shared_operators() -> None:
     """Two chains that meet in the operators 2 and 5: 0 2 3 4 5 6 and 1 2 7 8 5 9."""
     edges = [(0, 2), (1, 2), (2, 3), (3, 4), (2, 7), (7, 8)]
     graph = graph_of(12, [*edges, (4, 10), (8, 10), (10, 11)])

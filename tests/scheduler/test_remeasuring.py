@@ -1,4 +1,4 @@
-"""Noise is handled openly: what the choice hangs on is measured twice, so predictions are not too good to be true."""
+"""Decisive stages are measured twice, so that noise does not make predictions too good to be true."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def searched(seed: int, rounds: int) -> tuple[NoisyLanes, SearchResult]:
 
 
 def error(cost: NoisyLanes, found: SearchResult) -> float:
-    """Of the predicted latency, as a part of the true one."""
+    """The error of the predicted latency, as a fraction of the true one."""
     return (found.schedule.predicted_us or 0.0) / cost.total_us(found.schedule) - 1
 
 
 @pytest.mark.slow
-def test_what_is_measured_twice_is_predicted_without_bias_and_nearer_to_the_optimum() -> None:
+def test_measuring_twice_removes_bias_and_halves_the_loss() -> None:
     best = search(GRAPH, KeyedLanes(GRAPH, 8, 0.1), strategy="concurrent").schedule.predicted_us or 0.0
     once, twice = ([searched(seed, rounds) for seed in SEEDS] for rounds in (0, 8))
 
@@ -91,7 +91,7 @@ class Corrected(TableCost):
         return known if self.exempt.intersection(stage.operators) else known * self.slower
 
 
-def test_where_rounds_run_out_the_schedule_is_made_of_what_was_measured_twice() -> None:
+def test_if_rounds_run_out_the_schedule_has_only_stages_measured_twice() -> None:
     graph = graph_of(7, [(0, 6), (1, 6), (2, 6), (3, 6), (4, 6), (5, 6)])
     cost = Corrected(5, 10.0)
     found = search(graph, cost, strategy="concurrent", effort=Effort(remeasure_rounds=1))
@@ -104,8 +104,8 @@ def test_where_rounds_run_out_the_schedule_is_made_of_what_was_measured_twice() 
     assert found.gap == pytest.approx(1 - found.lower_bound_us / (found.schedule.predicted_us or 1.0))
 
 
-def test_what_looked_fast_loses_its_place_when_it_is_not() -> None:
-    """Without a limit on rounds, every stage that could be on the best schedule is put to the test."""
+def test_stages_that_only_looked_fast_are_replaced() -> None:
+    """Without a limit on rounds, every stage that could be on the best schedule is measured again."""
     graph = graph_of(5, [(0, 4), (1, 4), (2, 4), (3, 4)])
     cost = Corrected(2, 3.0, exempt=frozenset("0"))
     found = search(graph, cost, strategy="concurrent", effort=Effort(remeasure_rounds=100))
@@ -119,8 +119,8 @@ def test_what_looked_fast_loses_its_place_when_it_is_not() -> None:
     assert found.gap == 0
 
 
-def test_an_operator_that_was_measured_too_slow_no_longer_keeps_its_stages_out() -> None:
-    """Operator 3 seems to take long until it is measured again; then bounds are those of what it really takes."""
+def test_remeasuring_a_too_slow_operator_lowers_the_bounds_of_its_stages() -> None:
+    """Operator 3 seems slow until it is measured again; then bounds follow its true latency."""
 
     class Hiccup(KeyedLanes):
         def operator_latency_us(self, name: str) -> float:
@@ -156,7 +156,7 @@ def test_an_operator_that_was_measured_too_slow_no_longer_keeps_its_stages_out()
     assert known.is_settled().tolist() == [position == alone[3] for position in range(len(lattice.stages))]
 
 
-def test_what_comes_close_is_measured_twice_too() -> None:
+def test_stages_within_the_tolerance_are_measured_twice_too() -> None:
     graph = graph_of(5, [(0, 4), (1, 4), (2, 4), (3, 4)])
     exact, close = Corrected(4, 1.0), Corrected(4, 1.0)
     first = search(graph, exact, strategy="concurrent")

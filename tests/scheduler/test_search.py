@@ -117,7 +117,7 @@ class _EvenCost:
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("exhaustive", [False, True])
-def test_of_two_that_take_equally_long_the_merged_stage_is_taken(n: int, exhaustive: bool) -> None:
+def test_a_merged_stage_wins_a_tie(n: int, exhaustive: bool) -> None:
     """Thesis, algorithm 1: side by side only where that takes less."""
     found = search(fire(n, False), _EvenCost(), strategy="both", effort=Effort(exhaustive=exhaustive))
 
@@ -253,7 +253,7 @@ def test_a_cost_that_is_no_latency_is_refused(latency_us: float) -> None:
         search(graph_of(2, []), Broken(0))
 
 
-def test_progress_is_told_for_every_block_and_measurement() -> None:
+def test_progress_is_reported_for_every_block_and_measurement() -> None:
     told: list[tuple[object, ...]] = []
 
     class Listener:

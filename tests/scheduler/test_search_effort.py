@@ -1,4 +1,4 @@
-"""How much the search asks for: like stages once, like blocks once, fair shares before a deadline, and limits."""
+"""The effort of a search: equal stages once, equal blocks once, fair shares before a deadline, and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from iosched.scheduler.search import search
 
 
 @given(dags(8), st.sampled_from([Pruning(3, 8), NO_PRUNING]), st.integers(1, 3))
-def test_knowing_what_is_alike_changes_no_optimum_and_asks_for_nothing_twice(
+def test_operator_keys_avoid_repeated_questions_and_keep_the_optimum(
     graph: ComputationGraph, pruning: Pruning, kinds: int
 ) -> None:
     keyed, plain = KeyedLanes(graph, kinds, 0.3), Lanes(graph, kinds, 0.3)
@@ -48,7 +48,7 @@ def test_cells_that_repeat_are_searched_once() -> None:
 
 
 def test_before_a_deadline_every_block_gets_its_turn() -> None:
-    """The operators alone take the first measurements; a few rounds more must reach the last blocks too."""
+    """The operators alone use the first measurements; a few more rounds must reach the last blocks too."""
     graph = cells(6)
     cost = Lanes(graph, 4, 0.2)
     allowed = len(graph.operators) + 30
@@ -62,7 +62,7 @@ def test_before_a_deadline_every_block_gets_its_turn() -> None:
 
 
 class Suggested(TableCost):
-    """A device for which a schedule is known that is likely good."""
+    """A device with a known schedule that is likely good."""
 
     def __init__(self, seed: int, noise: float, schedule: Schedule) -> None:
         super().__init__(seed, noise)
@@ -77,7 +77,7 @@ class Suggested(TableCost):
 def test_a_deadline_leaves_a_schedule_no_worse_than_the_one_suggested(
     graph: ComputationGraph, seed: int, more: int, by_the_caller: bool
 ) -> None:
-    """Under any costs, also those by which another schedule would be the better one."""
+    """With any costs, including those that favour another schedule."""
     suggested = search(graph, TableCost(seed + 1), strategy="concurrent").schedule
     stages = {frozenset(stage.operators) for stage in suggested.stages}
     allowed = len({frozenset([each.name]) for each in graph.operators} | stages) + more
@@ -123,7 +123,7 @@ def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential
 
 
 @pytest.mark.slow
-def test_a_limit_ends_what_would_take_long() -> None:
+def test_a_limit_ends_a_long_search() -> None:
     graph = graph_of(14, [(0, index) for index in range(1, 13)] + [(index, 13) for index in range(1, 13)])
     free = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent")
     limited = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", effort=Effort(max_measurements=10))
@@ -175,8 +175,8 @@ def test_a_wide_graph_is_scheduled_no_worse_than_greedily(seed: int) -> None:
     assert [block.index for block in found.schedule.blocks] == list(range(len(found.schedule.blocks)))
 
 
-def test_greedy_stages_replace_blocks_that_were_cut_where_they_are_faster() -> None:
-    """Every stage takes the same, so as few stages as possible are best, and cuts only make more of them."""
+def test_greedy_stages_replace_cut_blocks_if_they_are_faster() -> None:
+    """All stages take the same time, so that the fewest stages are best, and cuts only add stages."""
 
     class Flat(TableCost):
         def latency_us(self, names: frozenset[str], way: str = "concurrent") -> float:
@@ -215,12 +215,12 @@ def test_memory_stays_small_whatever_the_graph(n: int, edges: list[tuple[int, in
     assert peak_nbytes < 128 << 20
 
 
-def test_an_exhausted_effort_measures_everything_and_trusts_no_bound_less() -> None:
+def test_an_exhausted_effort_is_exhaustive_and_keeps_its_slack() -> None:
     effort = Effort(bound_slack=0.9, tolerance=0.03, max_measurements=5, remeasure_rounds=2)
     assert effort.exhausted() == Effort(exhaustive=True, bound_slack=0.9, remeasure_rounds=2)
 
 
 @pytest.mark.parametrize("slack", [0.0, -1.0, float("nan")])
-def test_bounds_of_nothing_are_refused(slack: float) -> None:
+def test_a_bound_slack_that_is_not_positive_is_refused(slack: float) -> None:
     with pytest.raises(ValueError, match="bound_slack must be positive"):
         Effort(bound_slack=slack)

@@ -24,7 +24,7 @@ def whole(graph: ComputationGraph, names: list[str]) -> Stage:
 
 
 @given(dags(6), st.integers(0, 10**6))
-def test_renaming_and_reordering_keep_it(graph: ComputationGraph, seed: int) -> None:
+def test_renaming_and_reordering_keep_the_signature(graph: ComputationGraph, seed: int) -> None:
     names = [operator.name for operator in graph.operators]
     new_name = dict(
         zip(names, random.Random(seed).sample([f"n{index}" for index in range(20)], len(names)), strict=True)
@@ -84,17 +84,17 @@ def pair(**changes: object) -> tuple[ComputationGraph, Stage]:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_changes_the_latency_changes_it(changes: dict[str, object]) -> None:
+def test_changes_that_affect_the_latency_change_the_signature(changes: dict[str, object]) -> None:
     assert stage_signature(*pair(**changes)) != stage_signature(*pair())
 
 
-def test_the_strategy_and_the_order_of_groups() -> None:
+def test_the_signature_depends_on_the_strategy_but_not_on_the_order_of_groups() -> None:
     graph, stage = pair()
     assert stage_signature(graph, replace(stage, strategy=Strategy.MERGE)) != stage_signature(graph, stage)
     assert stage_signature(graph, replace(stage, groups=(("b",), ("a",)))) == stage_signature(graph, stage)
 
 
-def test_lanes_differ_by_order_and_by_what_waits_for_what() -> None:
+def test_the_signature_of_lanes_depends_on_their_order_and_dependencies() -> None:
     """1 and 2 read 0, and 3 reads 2."""
     graph = graph_of(4, [(0, 1), (0, 2), (2, 3)])
 
@@ -111,15 +111,15 @@ def test_lanes_differ_by_order_and_by_what_waits_for_what() -> None:
     assert signature(("0",), ("1",)) == signature(("0",), ("1",)) != stage_signature(graph, whole(graph, ["0", "1"]))
 
 
-def test_it_is_the_same_in_every_run() -> None:
+def test_equal_stages_have_equal_signatures() -> None:
     graph, stage = pair()
     assert stage_signature(graph, stage) == stage_signature(*pair())
     assert len(stage_signature(graph, stage)) == 64
 
 
 @given(dags(7), st.integers(1, 3))
-def test_many_stages_have_the_signatures_that_each_has_alone(graph: ComputationGraph, kinds: int) -> None:
-    """Groups that were met in other stages, alone or beside others, change nothing."""
+def test_signatures_do_not_depend_on_earlier_stages(graph: ComputationGraph, kinds: int) -> None:
+    """Groups seen in other stages, alone or next to others, change nothing."""
     names = [operator.name for operator in graph.operators]
 
     def label(operator: Operator) -> str:
@@ -143,7 +143,7 @@ def test_many_stages_have_the_signatures_that_each_has_alone(graph: ComputationG
         (((0,), (1, 2)), ((0,), (0, 1)), False),
     ],
 )
-def test_divisions_have_one_text_whatever_their_lanes_are_called(one: Lanes, other: Lanes, alike: bool) -> None:
+def test_divisions_that_differ_only_by_lane_numbers_have_one_text(one: Lanes, other: Lanes, alike: bool) -> None:
     """The operators are unlike, so it matters which of them has more lanes."""
     known = Signatures(graph_of(2, []), lambda operator: operator.name)
     texts = []

@@ -1,4 +1,4 @@
-"""Operators of lanes start after what they read, and each lane's in its order."""
+"""Operators of lanes start after their inputs, and in the order of their lane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iosched.scheduler.start_order import start_order
 
 
 @given(dags(), st.integers(0, 999))
-def test_every_order_that_starts_is_found(graph: ComputationGraph, seed: int) -> None:
+def test_a_start_order_is_found_for_all_valid_lanes(graph: ComputationGraph, seed: int) -> None:
     draw = random.Random(seed)
     names = [name for name in graph.by_name if draw.random() < 0.8]
     stage = Stage(Strategy.LANES, random_lanes(graph, names, draw))
@@ -33,7 +33,7 @@ def test_every_order_that_starts_is_found(graph: ComputationGraph, seed: int) ->
 @pytest.mark.parametrize(
     "groups", [(("1", "0"),), (("2", "0"), ("3", "1")), (("0", "3"), ("2", "1"))], ids=["one lane", "two", "later"]
 )
-def test_lanes_that_wait_for_each_other(groups: tuple[tuple[str, ...], ...]) -> None:
+def test_lanes_that_wait_for_each_other_are_refused(groups: tuple[tuple[str, ...], ...]) -> None:
     graph = graph_of(4, [(0, 1), (1, 2), (0, 3)])
     with pytest.raises(InvalidScheduleError, match="before an operator whose output it reads"):
         start_order(graph, Stage(Strategy.LANES, groups))

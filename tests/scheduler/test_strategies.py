@@ -1,4 +1,4 @@
-"""A strategy of stages is a rule in one table: the search, its proof, explanations and pictures go by it alone."""
+"""A strategy of stages is a rule in one table, which the search, its proof, explanations and drawings use."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_a_strategy_is_named_where_it_is_lowered_and_nowhere_else() -> None:
     assert named == {"scheduler/strategies.py", *LOWERED_IN}
 
 
-def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
+def test_dos_has_fixed_limits_and_the_others_use_the_given_ones() -> None:
     given = Pruning(2, 5)
     assert [pruning_of(name, given) for name in NAMES if name != "dos"] == [given] * 6
     assert pruning_of("dos", given) == Pruning(1, None)
 
 
 @pytest.mark.parametrize("limits", [{"r": 2}, {"s": 4}, {"r": None, "s": None}])
-def test_limits_beside_those_of_a_strategy_are_refused_and_not_passed_over(limits: dict[str, int | None]) -> None:
+def test_limits_that_contradict_a_strategy_are_refused(limits: dict[str, int | None]) -> None:
     for make in (OptimizeSettings, partial(MatrixSettings, ("v100",))):
         with pytest.raises(UsageError, match=r"'dos' always uses r=1, s=None"):
             make(strategy="dos", **limits)
@@ -109,7 +109,7 @@ def test_a_new_strategy_is_searched_and_proven(paired: StageRule) -> None:
     }
 
 
-def test_a_new_strategy_is_weighed_when_a_place_is_explained(paired: StageRule) -> None:
+def test_a_new_strategy_is_compared_when_a_placement_is_explained(paired: StageRule) -> None:
     cost = FastInPairs()
     alone = Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in "0123")),))
     found = operator_placement(GRAPH, alone, "0", cost, cost.stage_latency_us)

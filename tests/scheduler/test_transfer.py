@@ -1,4 +1,4 @@
-"""A schedule fits every model of its structure, which then computes what onnxruntime computes, and no other model."""
+"""A schedule fits every model of its structure, which then computes the same as onnxruntime, and no other model."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ SMALL = models(most=3, kinds=("Relu", "Tanh", "Sub"))
 
 
 @given(SMALL, SMALL, st.integers(0, 9))
-def test_structures_are_equal_where_the_definition_says_so(
+def test_structures_are_equal_according_to_their_definition(
     one: onnx.ModelProto, other: onnx.ModelProto, seed: int
 ) -> None:
     equal = correspond(one.graph, other.graph)
@@ -128,7 +128,7 @@ def test_structures_are_equal_where_the_definition_says_so(
     assert (first_difference(there, here) is None) is equal
 
 
-def test_without_a_structure_only_the_very_model_is_taken() -> None:
+def test_without_a_structure_only_the_same_model_is_accepted() -> None:
     """Earlier versions wrote files without the structure."""
     model = fire()
     old = document(model)
@@ -151,6 +151,6 @@ def test_a_file_whose_structure_names_other_operators_is_refused() -> None:
             fitted(lying, model)
 
 
-def test_the_shape_is_told_as_one_to_bind() -> None:
+def test_the_error_names_the_input_shape_to_bind() -> None:
     with pytest.raises(InvalidScheduleError, match="use --input-shape x=2x16x6x6"):
         fitted(replace(document(fire(2)), structure=fire(2).structure), fire(4))

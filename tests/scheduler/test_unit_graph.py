@@ -1,4 +1,4 @@
-"""Operators joined to schedule units: what may be one is what brute force says, and schedules keep units whole."""
+"""Operators joined into schedule units: valid units agree with brute force, and schedules keep units whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def units_of(graph: ComputationGraph) -> st.SearchStrategy[list[tuple[str, ...]]
 
 
 def may_be_units(graph: ComputationGraph, units: Sequence[Sequence[str]]) -> bool:
-    """Whether each is one weakly connected component, and what remains after contracting them has no circle."""
+    """Whether each is one weakly connected component, and the graph has no cycle after contracting them."""
     if any(len(groups_of(graph, frozenset(unit))) > 1 for unit in units):
         return False
     home = {name: name for name in graph.by_name} | {name: unit[0] for unit in units for name in unit}
@@ -115,7 +115,7 @@ def test_without_units_nothing_changes() -> None:
     assert tuple(joined.stages(greedy(DIAMOND))) == tuple(greedy(DIAMOND).stages)
 
 
-def test_a_unit_reads_writes_and_computes_what_its_operators_do() -> None:
+def test_a_unit_has_the_inputs_outputs_and_work_of_its_operators() -> None:
     graph = fire().graph
     (unit,) = (each for each in join_units(graph, [["f3", "fs"]]).graph.operators if "+" in each.type)
     assert (unit.name, unit.type, unit.inputs, unit.outputs) == ("fs", "Conv+Conv", ("x",), ("fs", "f3"))
@@ -134,7 +134,7 @@ def test_a_unit_reads_writes_and_computes_what_its_operators_do() -> None:
         ([["0", "1", "3"]], r"unit 1 \('0', '1', '3'\) forms a cycle with '2'"),
     ],
 )
-def test_an_error_says_which_unit_and_why(units: list[list[str]], message: str) -> None:
+def test_an_error_names_the_unit_and_the_reason(units: list[list[str]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         join_units(DIAMOND, units)
 
@@ -146,7 +146,7 @@ def test_two_units_that_read_each_other_make_a_circle() -> None:
         join_units(graph, [["0", "2"], ["1", "3"]])
 
 
-def test_a_tensor_inside_an_operator_is_told_by_its_operator() -> None:
+def test_the_error_for_an_inner_tensor_names_its_operator() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["r"])]
     nodes.append(helper.make_node("Sigmoid", ["r"], ["y"]))
     graph = loaded(proto_of(nodes, {"x": (1, 2, 4, 4)}, ["y"], {"w": weight(2, 2, 1, 1)})).graph
@@ -182,7 +182,7 @@ def test_any_text_is_units_or_refused(text: bytes) -> None:
     assert all(isinstance(name, str) for unit in units for name in unit)
 
 
-def test_a_schedule_from_elsewhere_is_taken_as_the_cpu_can_run_it() -> None:
+def test_other_schedules_are_converted_to_the_units_of_the_cpu() -> None:
     model = fire()
     with CpuBackend(model, lanes=2) as backend:
         check_taken(backend.coarse.units, document(model, "greedy").schedule)
@@ -190,7 +190,7 @@ def test_a_schedule_from_elsewhere_is_taken_as_the_cpu_can_run_it() -> None:
 
 
 def check_taken(units: UnitGraph, schedule: Schedule) -> None:
-    """A schedule of operators, and one that runs each alone, are taken as schedules of the units."""
+    """A schedule of operators, and one that runs each alone, are converted to schedules of the units."""
     names = sorted(units.members)
     alone = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for names in units.members.values() for name in names)
     for each in (schedule, Schedule((Block(0, alone),))):

@@ -1,4 +1,4 @@
-"""Small models of kinds that onnxruntime runs and that are easy to get wrong, with work enough to be cut over cores."""
+"""Small models that onnxruntime runs and that are easy to get wrong, large enough to be split over cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ node = helper.make_node
 
 
 def recurrent(kind: str, outputs: list[str], *, direction: str = "forward") -> onnx.ModelProto:
-    """A cell of which some results are left out; a Tanh reads each of the others."""
+    """A cell with some outputs left out; a Tanh reads each of the others."""
     gates, ways = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 1 + (direction == "bidirectional")
     weights = {"w": weight(ways, gates * 16, 8), "r": weight(ways, gates * 16, 16)}
     nodes = [node(kind, ["x", "w", "r"], outputs, hidden_size=16, direction=direction)]
@@ -22,7 +22,7 @@ def recurrent(kind: str, outputs: list[str], *, direction: str = "forward") -> o
 
 
 def filters_as_an_input() -> onnx.ModelProto:
-    """As many as images."""
+    """The number of filters equals the number of images."""
     nodes = [node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
     return proto_of(nodes, {"x": (4, 16, 64, 64), "w": (4, 16, 3, 3)}, ["y"])
 
@@ -38,7 +38,7 @@ def computed_filters() -> onnx.ModelProto:
 
 
 def returned_constants() -> onnx.ModelProto:
-    """One of the file and one that is folded, read by what is cut over cores and by a Concat."""
+    """One from the file and one that is folded, read by operators split over cores and by a Concat."""
     nodes = [
         node("Transpose", ["stored"], ["folded"], perm=[0, 1, 3, 2]),
         node("Add", ["x", "kept"], ["sum"]),
@@ -57,7 +57,7 @@ def returned_constants() -> onnx.ModelProto:
 
 
 def dequantized_constants() -> onnx.ModelProto:
-    """Those of the file, those that it quantizes itself, and one that it returns."""
+    """Constants of the file, constants that it quantizes itself, and one that it returns."""
     nodes = [
         node("QuantizeLinear", ["floats", "s", "z"], ["q"]),
         node("DequantizeLinear", ["q", "s", "z"], ["d"]),
@@ -75,7 +75,7 @@ def dequantized_constants() -> onnx.ModelProto:
 
 
 def pools_that_round_up() -> onnx.ModelProto:
-    """Of which shape inference says that they have a row and a column more than onnxruntime's kernels compute."""
+    """Shape inference gives them a row and a column more than onnxruntime's kernels compute."""
     window = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1] * 4, "ceil_mode": 1}
     nodes = [
         node("MaxPool", ["x"], ["p", "places"], **window),
@@ -118,7 +118,7 @@ def names_with_nul() -> onnx.ModelProto:
 
 
 def range_up_to_a_tensor_of_one_element() -> onnx.ModelProto:
-    """Which onnxruntime runs until it inlines the If, once a Size that we fold is a constant."""
+    """onnxruntime runs it until it inlines the If, once a Size that we fold is a constant."""
     value = helper.make_tensor_value_info("n", TensorProto.INT64, [1])
     branches = {
         f"{name}_branch": helper.make_graph([node("Identity", [size], ["n"])], name, [], [value])

@@ -1,7 +1,7 @@
-"""ONNX's own backend cases, operator by operator, as far as onnxruntime runs them and their opset is one that we read.
+"""ONNX's backend test cases for single operators, if onnxruntime runs them and their opset is one that we read.
 
-Making all of them takes seconds, and so does trying them; what came of it is kept in pytest's cache for the versions at
-hand.
+Generating all of them takes seconds, and so does trying them; the results are kept in pytest's cache for the installed
+versions.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Case:
     inputs: Mapping[str, Any]
 
     def expected(self) -> dict[str, Any]:
-        """What plain onnxruntime makes of it; outputs by name."""
+        """The outputs of plain onnxruntime by name."""
         with Reference(self.model) as reference:
             return reference.run(self.inputs)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of those inputs that are arrays."""
+        """Shapes of the inputs that are arrays."""
         return {name: value.shape for name, value in self.inputs.items() if isinstance(value, np.ndarray)}
 
 
 def case_names() -> list[str]:
-    """Cases of opsets that we read, which onnxruntime runs, and whose result is not drawn by chance."""
+    """Cases of opsets that we read, which onnxruntime runs, and whose result is not random."""
     return [name for name, reason in _tried().items() if not reason]
 
 
@@ -81,7 +81,7 @@ def case(name: str) -> Case:
 
 @cache
 def _folder() -> Path:
-    """The cases, and in `tried.json` what came of them, for all that decides on it."""
+    """The cases, with the results of trying them in `tried.json`, for the current versions and limits."""
     versions = [f"{package} {version(package)}" for package in ("onnx", "onnxruntime", "numpy")]
     limits = f"{MAX_IR_VERSION} {MAX_OPSET}"
     key = hashlib.sha256(" ".join([*versions, limits]).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
@@ -100,7 +100,7 @@ def _tried() -> dict[str, str]:
 
 
 def _refusal(folder: Path) -> str:
-    """Why a case is left out; empty where it is not."""
+    """The reason if a case is left out, else empty."""
     found = _read(folder)
     imports = onnx.ModelProto.FromString(found.model).opset_import
     opset = max((imported.version for imported in imports if imported.domain in ("", "ai.onnx")), default=0)
@@ -191,7 +191,7 @@ def agree_on(found: Any, expected: Any) -> None:
 def agree_on_array(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
-    if expected.dtype.kind == "V":  # of a type that numpy has not; every value of it is a float64
+    if expected.dtype.kind == "V":  # of a type that numpy does not have; each of its values is a float64
         found, expected = found.astype(np.float64), expected.astype(np.float64)
         np.testing.assert_array_equal(found, expected)
     elif expected.dtype.kind in "fc":

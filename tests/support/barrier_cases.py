@@ -32,7 +32,7 @@ _TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A launch, and what it has to write."""
+    """A launch and the results that it has to write."""
 
     call: CudaCall
     kernel: SourceKernel
@@ -61,7 +61,7 @@ def without_barrier(case: Case, index: int) -> Case:
 
 
 def barriers(case: Case) -> list[str]:
-    """For each barrier of the case's source the line before."""
+    """The line before each barrier of the case's source."""
     before = case.call.source.split(_BARRIER)[:-1]
     return [text.rstrip().splitlines()[-1].strip() for text in before]
 

@@ -1,4 +1,4 @@
-"""Batches models as far as they are alike, and compares what comes of it with the models alone."""
+"""Batches the equal parts of models, and compares the result with each model alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Weights = Mapping[str, np.ndarray]
 
 
 def greedy_groups(whole: Composition) -> tuple[Group, ...]:
-    """All that is alike, as greedy batching has it."""
+    """Groups of all equal operators, as greedy batching forms them."""
     return planned(ensemble_of(whole), EqualGains(), "greedy").all_groups()
 
 
@@ -74,14 +74,14 @@ def variants(
     count: int = 3,
     **settings: int,
 ) -> list[onnx.ModelProto]:
-    """Models of the same nodes, the weights of which are made from the model's number."""
+    """Models of the same nodes, with weights that depend on the model's number."""
     return [proto_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]
 
 
 def assert_as_alone(
     whole: Model, members: Sequence[Member], models: Mapping[str, Model], *, rtol: float = 1e-4, atol: float = 1e-5
 ) -> None:
-    """Every output of every member is what the member computes alone, from the file that it was loaded from."""
+    """Every output of every member equals that of the member alone, from the file that it was loaded from."""
     feeds = feeds_for(whole)
     with Reference(whole) as together:
         got = together.run(feeds)

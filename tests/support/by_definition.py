@@ -1,4 +1,4 @@
-"""Small graphs, and what the definitions say about them: every oracle here is brute force."""
+"""Small graphs, and oracles that apply the definitions to them by brute force."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def best_us(
 
 
 class TableCost:
-    """Any number for any stage, the same one each time; counts what it is asked."""
+    """An arbitrary but fixed latency for each stage; counts the questions."""
 
     def __init__(self, seed: int, bound_factor: float = 0.0) -> None:
         self.seed = seed

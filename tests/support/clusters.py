@@ -1,4 +1,4 @@
-"""Talking with a Ray cluster as a driver does, its workers being `Standin`s."""
+"""A driver of a Ray cluster whose workers are `Standin`s."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Driver:
-    """One transport, and what it has told."""
+    """One transport and its events."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.transport = RayTransport(cluster, made_by=STANDIN)
@@ -35,7 +35,7 @@ class Driver:
         self._numbers = count()
 
     def next(self, kind: type[E], which: Callable[[E], bool] = lambda event: True) -> E:
-        """The next event of a kind that nobody has asked for yet."""
+        """The next event of this kind that was not returned before."""
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             for event in self._unread:
@@ -52,7 +52,7 @@ class Driver:
         return self.next(Places).places
 
     def up(self, place: Place) -> tuple[str, dict[str, Any]]:
-        """A new worker there, and what it describes itself as."""
+        """A new worker at this place, and its description of itself."""
         name = f"w{next(self._numbers)}"
         self.transport.send(Start(name, place))
         return name, self.said(name)
@@ -80,7 +80,7 @@ def driver(cluster: Cluster) -> Iterator[Driver]:
 
 @contextmanager
 def surroundings(home: Path, **more: str) -> Iterator[None]:
-    """An environment in which child processes find `Standin`, and the home folder is another."""
+    """An environment in which child processes find `Standin` and have `home` as their home folder."""
     search = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(search))

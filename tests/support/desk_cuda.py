@@ -65,7 +65,7 @@ class CudaStatusError(Exception):
 
 @dataclass(eq=False)
 class Capture:
-    """What goes on between begin and end of a capture."""
+    """The operations between the begin and the end of a capture."""
 
     origin: int
     mode: int
@@ -117,7 +117,7 @@ class DeskCuda:
         self.reset(seed)
 
     def reset(self, seed: int = 0) -> None:
-        """A GPU as it is after a start, but for streams and memory that are still held."""
+        """Resets to a freshly started GPU, except for streams and memory that are still in use."""
         self.draw = random.Random(seed)
         self.limit = 4 << 30
         self.driver_version = 13000
@@ -148,11 +148,11 @@ class DeskCuda:
         return sum(each.nbytes for each in self._memory.values())
 
     def fail(self, name: str, status: int, after: int = 0) -> None:
-        """The call of that name fails with the status, once `after` others went well; some failures stay."""
+        """Makes the call of that name fail with the status after `after` successes; some failures are permanent."""
         self._failures[name] = [*[0] * after, status]
 
     def check(self, name: str) -> None:
-        """What comes before each call."""
+        """Runs before each call."""
         if name not in ("getDevice", "setDevice"):
             self.calls.append(name)
         if name in ("getDevice", "driverGetVersion", "runtimeGetVersion"):
@@ -481,7 +481,7 @@ class DeskCuda:
         self._add(stream, lambda: _run(found, (gx, gy, gz, bx, by, bz), values), kind=KERNEL)
 
     def enqueue(self, stream: int, run: Callable[[], object]) -> None:
-        """What a library like cuDNN gives a stream."""
+        """Enqueues the work of a library such as cuDNN."""
         self._add(stream, run, kind=KERNEL)
 
     # What holds for all
@@ -539,7 +539,7 @@ def _nothing() -> None:
 
 
 def _nodes_before(operations: Sequence[Operation]) -> list[Operation]:
-    """The last nodes among what these are and come after."""
+    """The last nodes among these operations and their predecessors."""
     found: dict[int, Operation] = {}
     work = [*operations]
     while work:

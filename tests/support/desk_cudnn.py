@@ -145,7 +145,7 @@ def _tensors(node: Any) -> list[Any]:
 
 
 def _array(address: int, tensor: Any) -> np.ndarray:
-    """The tensor at its address, as it lies there."""
+    """The tensor at its address, with its strides in memory."""
     dtype = np.dtype("float16" if "HALF" in str(tensor.data_type) else "float32")
     reach = 1 + sum((n - 1) * stride for n, stride in zip(tensor.dim, tensor.stride, strict=True))
     data = (ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(address)

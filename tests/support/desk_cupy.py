@@ -70,7 +70,7 @@ def missing() -> str | None:
 
 
 def _gpus() -> int:
-    """GPUs that are really there."""
+    """The number of real GPUs."""
     runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
     try:
         found: int = runtime.getDeviceCount()
@@ -261,7 +261,7 @@ def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> None:
 
 @contextmanager
 def one_gpu() -> Iterator[DeskCuda]:
-    """The desk with one GPU, with nothing on it that is left of before."""
+    """The desk with one GPU that is reset."""
     found = install()
     found.reset()
     found.count = 1

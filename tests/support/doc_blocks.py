@@ -1,4 +1,4 @@
-"""The code blocks of the documentation: what each is written in, and why it is not run where it is not.
+"""The code blocks of the documentation: the language of each, and the reason if it is not run.
 
 python tests/support/doc_blocks.py      # writes into CONTRIBUTING.md how many there are of each kind
 """
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = {*(ROOT / "docs" / "cli").glob("*.md")}  # what `--help` prints; tests/test_docs.py compares all of it
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - GENERATED)
 
-# What is run, and why a block is not: what stands behind `not run:` begins with a reason, and may go on after a comma.
+# Blocks that run, and reasons why others do not: `not run:` is followed by a reason, optionally with details.
 RUN = {
     "run": "by `tests/docs/test_code_blocks.py`",
     "run elsewhere": "by the test that the marker names",
@@ -47,10 +47,10 @@ class Block:
 
     Attributes:
         line: of the page, from 1, at which the block begins.
-        language: what stands behind the fence; "" for indented blocks.
-        reason: why it is not run; None where it is.
-        test: the file that runs it in a setting of its own.
-        shown: what stands right below as its output, in a block of `text`.
+        language: the text after the fence; "" for indented blocks.
+        reason: why it is not run; None if it is.
+        test: the file of the test that runs it separately.
+        shown: its output, in a block of `text` right below.
     """
 
     page: Path
@@ -72,7 +72,7 @@ class Block:
 
 @cache
 def blocks(page: Path) -> tuple[Block, ...]:
-    """The blocks of a page in order; an unmarked block of `text` right below another is what that one prints."""
+    """The blocks of a page in order; an unmarked block of `text` right below another is its output."""
     found: list[Block] = []
     for block, follows in _all(page):
         if follows and block.language == "text" and block.is_run:
@@ -83,7 +83,7 @@ def blocks(page: Path) -> tuple[Block, ...]:
 
 
 def _all(page: Path) -> Iterator[tuple[Block, bool]]:
-    """Each block, and whether nothing stands between it and the one before."""
+    """Each block, and whether it directly follows the one before."""
     before: Token | None = None
     of_texts: str | None = None
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):

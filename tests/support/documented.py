@@ -1,10 +1,10 @@
-"""What docs/json.md says that commands print, read from its blocks, and how far an output is as it says.
+"""The formats of outputs in docs/json.md, read from its blocks, and the differences between an output and its format.
 
 The notation is that of the page. `{"a", "b": int | null}` is an object with these keys, `{name: str}` one whose keys
-are names, `[str]` a list. Behind a key stands what its value may be, of which these words mean a type: int, float,
+are names, `[str]` a list. A key is followed by the kinds of its value, of which these words mean a type: int, float,
 bool, str and null; all others mean anything. A key without a value has that of `## Shared keys`, if it is there.
-A key with `?` behind it, or beside others with `|`, is not always there.
-A word in capitals stands for an object, or for keys of one, that the page says elsewhere: `NAME is` with a block or
+A key with `?` after it, or with alternatives after `|`, is optional.
+A word in capitals refers to an object, or to keys of one, defined elsewhere on the page: `NAME is` with a block or
 code after it.
 """
 
@@ -25,7 +25,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), 
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """A key of an object. `name` is None where any key may stand, and `values` are the kinds of values it may have."""
+    """A key of an object. `name` is None if any key is allowed, and `values` are the kinds of values it may have."""
 
     name: str | None
     values: tuple[Kind, ...] = ()
@@ -33,7 +33,7 @@ class Key:
 
 
 Object = tuple[Key | str, ...]
-"""By its keys; a word in capitals stands for keys that the page has elsewhere."""
+"""By its keys; a word in capitals refers to keys defined elsewhere on the page."""
 Kind = Object | list[Any] | str
 """One kind of value: an object, a list by the kinds in it, or a word of the page."""
 Found = tuple[list[str], set[Key]]
@@ -50,13 +50,13 @@ class Page:
     seen: set[Key] = field(default_factory=set)
 
     def complaints(self, section: str, output: Any) -> list[str]:
-        """In what an output of a command is not as an object of its section; empty where it is as one of them."""
+        """The differences between an output of a command and the nearest object of its section."""
         complaints, seen = self._nearest(self.objects[section], output, section)
         self.seen |= seen
         return complaints
 
     def unseen(self) -> set[str]:
-        """The keys that are said to be always there, of objects that no output had, by where the page has them."""
+        """The places on the page of required keys that no output had."""
         shared = {str(name): key.values for name, key in self.shared.items()}
         places: dict[Key, str] = {}
         for section, kinds in {**self.objects, **self.named, **shared}.items():
@@ -65,7 +65,7 @@ class Page:
         return {place for key, place in places.items() if key not in self.seen}
 
     def _all_keys(self, kinds: Iterable[Kind], place: str) -> Iterator[tuple[str, Key]]:
-        """The keys that are always there where an object is, with those inside of them."""
+        """The required keys of objects, nested ones included."""
         for kind in kinds:
             for key in kind if isinstance(kind, tuple) else ():
                 if isinstance(key, Key) and key.is_always:
@@ -77,7 +77,7 @@ class Page:
                 yield from self._all_keys(kind, f"{place}[]")
 
     def _nearest(self, kinds: Iterable[Kind], value: Any, place: str) -> Found:
-        """What is found by the kind with the fewest complaints."""
+        """The result for the kind with the fewest complaints."""
         resolved = [one for kind in kinds for one in self.named.get(str(kind), [kind])]
         found = (self._against(kind, value, place) for kind in resolved)
         return min(found, key=lambda one: len(one[0]), default=([], set()))

@@ -18,7 +18,7 @@ whether it has the same weights in every member."""
 
 
 def ensemble_of(members: Sequence[Sequence[Layer]], *, shared_input: bool = False) -> Ensemble:
-    """The members' union: operators of equal weights that read the same are one; what nobody reads is returned.
+    """The members' union: operators of equal weights that read the same are one; unread results are returned.
 
     Operators whose type begins with "s" take one tensor for all as it is; those that begin with "n" never batch.
     """

@@ -1,4 +1,4 @@
-"""Runs the scripts in `examples/` as a user does, in a folder of their own."""
+"""Runs the scripts in `examples/` as a user does, in a separate folder."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ import pytest
 
 
 class NotSupportedError(Exception):
-    """What the frontend calls cudnnGraphNotSupportedError."""
+    """The frontend's cudnnGraphNotSupportedError."""
 
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of a graph; how it was computed stands in `operation`."""
+    """A tensor of a graph; `operation` is how it was computed."""
 
     operation: str
     operands: tuple[Tensor, ...] = ()
@@ -25,7 +25,7 @@ class Tensor:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Callable[[Any], Tensor]:
-        """set_dim and its kin keep in `attributes` what they are given."""
+        """set_dim and similar methods keep their argument in `attributes`."""
         if not name.startswith("set_"):
             raise AttributeError(name)
 
@@ -161,7 +161,7 @@ def install(
     """Makes this module's cuDNN the one that is imported; returns the graphs that will be made.
 
     Args:
-        execute: told of every run of a plan: its name, the tensors' addresses, the workspace's, and the handle.
+        execute: called for every run of a plan: its name, the tensors' addresses, the workspace's, and the handle.
         facts: attributes of these graphs.
     """
     graphs: list[Graph] = []

@@ -1,4 +1,4 @@
-"""A CuPy that only tells of GPUs, and fails as the real one does."""
+"""A CuPy that only describes GPUs, and fails as the real one does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.profiler.devices.cuda import attached
 
 
 class CUDARuntimeError(RuntimeError):
-    """As CuPy makes them."""
+    """Constructed like CuPy's."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -20,11 +20,11 @@ from iosched.runtime.cpu.programs import TaskKernel
 from iosched.runtime.hazards import HazardError
 
 _NAMES = "({})(_nchwc|_token_[0-9]+)?"
-"""What onnxruntime and the lowering make of the names of nodes."""
+"""Names of nodes with the suffixes that onnxruntime and the lowering append."""
 
 
 def falsify(monkeypatch: pytest.MonkeyPatch, *operators: str, value: float = 3.0) -> list[str]:
-    """From now on lowering makes wrong kernels of the nodes of these names; returns those that it met, as they come.
+    """Makes lowering build wrong kernels for the nodes of these names; returns a list to which it appends them.
 
     Nodes of floats compute twice their result and `value`, those of whole numbers with weights turned upside down.
     """
@@ -61,7 +61,7 @@ def _falsified(program: Program, names: Collection[str], value: float) -> Progra
 
 
 def twice_and(graph: onnx.GraphProto, node: onnx.NodeProto, value: float) -> list[onnx.NodeProto]:
-    """Nodes that make of what `node` computes what it shall write from now on."""
+    """Nodes that turn the result of `node` into a wrong one."""
     true = node.output[0]
     computed, more, constant = (f"{true}/{name}" for name in ("computed", "more", "value"))
     node.output[0] = computed
@@ -84,11 +84,11 @@ Plan = Sequence[Sequence[Sequence[str]]]
 """The stages of a plan, each of groups, by the names of the nodes in onnxruntime's graph."""
 
 FAULTS = (HazardError("tasks clash"), ExecutionError("a kernel fails"), KeyError(""), InvalidModelError("no kernel"))
-"""What is contained: a plan that does not pass its check, a kernel, a bug, and a derived graph that is refused."""
+"""Faults that are contained: a plan that fails its check, a kernel, a bug, and a derived graph that is refused."""
 
 
 def fail_where(monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[Plan], bool], error: BaseException) -> None:
-    """From now on lowering raises `error` for the plans that are meant: of stages alone, and of whole models."""
+    """Makes lowering raise `error` for the plans that `is_meant` selects, of stages alone and of whole models."""
     lower = cpu_backend.lower
 
     def failing(kernels: Any, placement: Any, stages: Any, *others: Any, **settings: Any) -> Any:
@@ -115,4 +115,4 @@ def has(*operators: str) -> Callable[[Plan], bool]:
 
 
 is_whole = has("fs", "gs")
-"""Whether it is a plan of the whole of `scripted.fire`, of which these are far apart."""
+"""Whether it is a plan of the whole of `scripted.fire`, in which these two are far apart."""

@@ -69,7 +69,7 @@ def _opened() -> tuple[Driver, Any]:
 
 
 def run(call: CudaCall, tensors: Sequence[Placed]) -> None:
-    """Launches `call` on tensors (*reads, *writes); all of their memory comes back, what lies around them too."""
+    """Launches `call` on tensors (*reads, *writes); copies back all of their memory, guards included."""
     driver, stream = _opened()
     if driver.gpu.capability < _least_capability(call.source):
         pytest.skip("this GPU has no such tensor cores")
@@ -87,7 +87,7 @@ def run(call: CudaCall, tensors: Sequence[Placed]) -> None:
 
 
 def _least_capability(source: str) -> int:
-    """What a kernel's tensor cores need of a GPU."""
+    """The compute capability that a kernel's tensor cores need."""
     if "tf32" in source:
         return 80
     return 75 if "mma.sync" in source else 0

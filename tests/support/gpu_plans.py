@@ -81,7 +81,7 @@ class Interpreter:
 def interleaving(plan: ExecutionPlan, seed: int) -> Iterator[tuple[int, int]]:
     """(lane, step) of every task in an order that lanes and waits allow.
 
-    Even seeds choose a lane anew for each task; odd ones let a lane run as far as it can before another does.
+    Even seeds choose a new lane for each task; odd ones let a lane run as far as it can before another does.
 
     Raises:
         RuntimeError: the lanes wait for each other for ever.
@@ -108,7 +108,7 @@ def _ready(plan: ExecutionPlan, done: Sequence[int]) -> list[int]:
 
 
 def merged_schedule(graph: ComputationGraph) -> Schedule:
-    """All that may be merged is, as soon as it is ready; the rest one after another."""
+    """Merges operators wherever possible, as soon as they are ready; the rest run one after another."""
     waiting = [operator.name for operator in graph.operators]
     done: set[str] = set()
     stages: list[Stage] = []
@@ -132,7 +132,7 @@ def interpreted(
 
 
 def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Largest difference over the largest number of each output; infinite where something is no number."""
+    """Largest difference over the largest number of each output; infinite if a difference is not finite."""
     assert set(found) == set(expected)
     errors = [
         np.abs(found[name].astype(np.float64) - array).max() / max(np.abs(array).max(), 1e-30)
@@ -142,6 +142,6 @@ def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.nd
 
 
 def expected_outputs(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What plain onnxruntime computes."""
+    """The outputs of plain onnxruntime."""
     with Reference(model) as reference:
         return reference.run(inputs)

@@ -1,4 +1,4 @@
-"""Runs our CUDA C++ kernels without a GPU: the same source, compiled for the host, against what `interpret` says.
+"""Runs our CUDA C++ kernels without a GPU: the same source, compiled for the host and compared with `interpret`.
 
 Memory is filled with NaNs and kept between guards, so that elements left out and writes beyond a view are seen.
 """
@@ -39,7 +39,7 @@ needs_compiler = pytest.mark.skipif(
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A tensor somewhere in memory of its own: as a kernel sees it in a plan, and as numpy does."""
+    """A tensor in separate memory: as a kernel sees it in a plan, and as numpy does."""
 
     view: View
     memory: np.ndarray  # bytes, guards included
@@ -65,7 +65,7 @@ class Placed:
 def blank(
     shape: Sequence[int], dtype: str = "float32", *, before: int = 0, after: int = 0, layout: Layout = Layout.NHWC
 ) -> Placed:
-    """Poisoned memory of a tensor as the runtime lays it out: a slice between so many further channels (or columns)."""
+    """Poisoned memory of a tensor in the runtime's layout: a slice between `before` and `after` channels or columns."""
     rank = len(shape)
     axis = 1 if rank == 4 else rank - 1
     outer = list(shape)
@@ -116,7 +116,7 @@ def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed
 def compare(
     kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed], tolerance: float, note: str = ""
 ) -> None:
-    """What was written is what `interpret` writes, and nothing lies around it; forgets what was written."""
+    """The results equal those of `interpret`, and nothing is written around them; poisons the results."""
     expected = [np.zeros(write.view.shape or (), write.view.dtype) for write in writes]
     kernel.interpret([read.array for read in reads], expected)
     for write, wanted in zip(writes, expected, strict=True):
@@ -165,7 +165,7 @@ def has_barriers(source: str) -> bool:
 
 
 def features(source: str) -> list[str]:
-    """What the headers have to bring for a source, as flags of the compiler."""
+    """The header features that a source needs, as compiler flags."""
     found = ["-DHAS_BARRIERS"] if has_barriers(source) else []
     return [*found, "-DHALVES"] if "cuda_fp16.h" in source else found
 

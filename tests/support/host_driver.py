@@ -87,13 +87,13 @@ class HostDriver:
 
     Attributes:
         gpu: the GPU that it passes for.
-        l2_nbytes: what its last cache holds.
+        l2_nbytes: size of its last-level cache.
         copied_nbytes: copied from one place on it to another.
         collects: whether garbage is collected in the middle of every capture, as Python may.
-        captured: the operations of the capture that goes on.
+        captured: the operations of the current capture.
         pinned: arrays in pinned memory of the host, from which copies are made when the stream comes to them.
         joins: empty nodes that were asked for in captures.
-        mistakes: what a GPU would not forgive, and Python does not let be raised where it happens.
+        mistakes: errors on a GPU that Python cannot raise where they happen.
     """
 
     def __init__(self, seed: int = 0, *, collects: bool = False, gpu: Gpu = H100) -> None:
@@ -161,7 +161,7 @@ class HostDriver:
         self._add(stream, lambda: None, [before])
 
     def join(self, streams: Sequence[Stream]) -> None:
-        """Later work of all depends on what the first has done."""
+        """Makes later work of all streams depend on the work of the first."""
         first = streams[0]
         if first.capture is None or first.last is None:
             return
@@ -235,7 +235,7 @@ class HostDriver:
         return operation
 
     def _run_pending(self, last: Operation | None) -> None:
-        """What `last` comes after, and it; all else stays pending."""
+        """Runs `last` and everything before it; all else stays pending."""
         assert not self.mistakes, self.mistakes
         with self.lock:
             wanted = closure(last)
@@ -284,7 +284,7 @@ def run_all(operations: Sequence[Operation], draw: random.Random) -> None:
 
 @dataclass(frozen=True, eq=False)
 class HostPlan:
-    """Stands for a cuDNN plan: what the kernel means, in numpy, at the addresses."""
+    """Replaces a cuDNN plan: computes the kernel's meaning in numpy, at the addresses."""
 
     kernel: CudnnKernel
     reads: tuple[View, ...]
@@ -335,7 +335,7 @@ class Kept:
 
 
 class HostChoice:
-    """Stands for `FastestCudnnPlans`: for each kind of kernel a plan under a name that nobody gave it, and two more."""
+    """Replaces `FastestCudnnPlans`: for each kind of kernel a plan under a made-up name, and two more."""
 
     candidates = (
         CudnnPlanCandidate("eng7_k1=1", 10.0),

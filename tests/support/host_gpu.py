@@ -1,4 +1,4 @@
-"""An attached GPU made of host memory, for what searches and measures on one or gives it arrays."""
+"""An attached GPU made of host memory, for tests that search and measure on one or pass arrays to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OnDevice:
 
 
 class _Capsule:
-    """What numpy takes as an array of the host."""
+    """A capsule that numpy accepts as an array on the host."""
 
     def __init__(self, capsule: Any) -> None:
         self.capsule = capsule
@@ -89,7 +89,7 @@ class HostExchange:
 
 
 def on_host(array: DeviceArray) -> np.ndarray:
-    """What lies there now."""
+    """The array's current contents."""
     return np.array(np.from_dlpack(_Capsule(array.__dlpack__())))  # type: ignore[arg-type]
 
 

@@ -42,7 +42,7 @@ class Interleaving:
         assert actor.turn.acquire(timeout=TURN_S)
 
     def run(self) -> None:
-        """Until all are over. An AssertionError if none can go on."""
+        """Runs until all have ended. Raises AssertionError if none can continue."""
         for actor in self._actors:
             threading.Thread(target=self._live, args=(actor,), daemon=True).start()
         while left := [each for each in self._actors if not each.is_over]:

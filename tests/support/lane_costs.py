@@ -51,7 +51,7 @@ class Lanes:
 
 
 class KeyedLanes(Lanes):
-    """The same, and says which operators are alike."""
+    """The same, with keys that identify equal operators."""
 
     def operator_key(self, name: str) -> str:
         return str(int(name) % self.kinds)
@@ -164,14 +164,14 @@ class FixedLanes:
 
 
 class CurtailedLanes(FixedLanes):
-    """The same, and need not tell exactly what is too slow to matter."""
+    """The same, but need not be exact for stages that are too slow to matter."""
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
         return self.answer_us(CostQuestion(stage, worse_than_us=worse_than_us))
 
 
 class KeptLanes(FixedLanes):
-    """The same answers, all of them ahead: refuses what was not handed over."""
+    """The same answers, all of them prefetched: refuses questions that were not handed over."""
 
     def __init__(self, graph: ComputationGraph, seed: int = 0, noise: float = 0.2) -> None:
         super().__init__(graph, seed, noise)
@@ -186,7 +186,7 @@ class KeptLanes(FixedLanes):
 
 
 class Noted:
-    """Answers nothing ahead, and notes what it is handed over and how much was asked by then."""
+    """Prefetches nothing, and records the questions handed over and how many were asked by then."""
 
     def __init__(self, asked: Sequence[CostQuestion]) -> None:
         self.asked = asked

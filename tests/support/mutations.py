@@ -1,4 +1,4 @@
-"""Mutators made of functions, random ones, ways to answer their questions, and what must be true of every variant."""
+"""Mutators made of functions, random ones, ways to answer their questions, and the invariants of every variant."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exported(model: Model) -> bytes:
 
 
 def wider(targets: Targets, edit: Edit) -> None:
-    """A convolution gets more or fewer channels, and what reads them weights for these."""
+    """A convolution gets more or fewer channels, and its readers get weights for them."""
     (conv,) = targets
     shape, results = edit.graph.shape(conv.inputs[1]), edit.graph.shape(conv.name)[1]
     channels = int(edit.choose([results, results + 4, results // 2 or results + 1], "channels"))
@@ -90,7 +90,7 @@ def mutators(draw: st.DrawFn, most: int = 4) -> list[Mutator]:
 
 
 def check(variant: Variant) -> None:
-    """What must be true of a variant."""
+    """Checks the invariants of a variant."""
     base, model, file = variant.base, variant.model, exported(variant.model)
     onnx.checker.check_model(onnx.load_from_string(file), full_check=True)
     outputs = run(file, feeds_for(model))

@@ -47,7 +47,7 @@ def zoo_model(name: str, batch_size: int = 1) -> Model:
 
 
 def zoo_file(name: str) -> Path:
-    """Network `name` of the zoo, `light_NAME`, or `short_nasnet_a`, as a file, its weights beside it.
+    """Network `name` of the zoo, `light_NAME`, or `short_nasnet_a`, as a file with external weights.
 
     The short one has two cells in a row where NASNet-A has six, so that every kind of cell is there.
     """
@@ -66,7 +66,7 @@ def _built(name: str) -> onnx.ModelProto:
 
 @cache
 def _version() -> str:
-    """Of what decides on the bits of a network."""
+    """A digest of everything that determines the bits of a network."""
     digest = hashlib.sha256(f"{onnx.__version__} {np.__version__}".encode())
     for source in [Path(light.__file__), *sorted(Path(zoo.__file__).parent.glob("*.py"))]:
         digest.update(source.read_bytes())

@@ -33,7 +33,7 @@ class Lowered:
         return self.builder.calls
 
     def expected(self) -> dict[str, np.ndarray]:
-        """What onnxruntime computes."""
+        """The outputs of onnxruntime."""
         with Reference(self.proto.SerializeToString()) as reference:
             return reference.run(self.inputs)
 

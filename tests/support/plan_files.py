@@ -389,7 +389,7 @@ def build_driver(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a file.
+    """The result of opening and running a file.
 
     Attributes:
         text: "refused" and an error, "opened" and an error of a run or nothing, or how the process ended.

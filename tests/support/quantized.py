@@ -39,7 +39,7 @@ def quantized(
     per_channel: bool = True,
     with_pairs: bool = True,
 ) -> onnx.ModelProto:
-    """`proto`, whose shapes are fixed, in whole numbers, as a person gets it who follows onnxruntime's guide.
+    """`proto`, whose shapes are fixed, in whole numbers, quantized as in onnxruntime's guide.
 
     Args:
         proto: a model in floats.
@@ -64,7 +64,7 @@ def quantized(
 
 
 def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with weights in whole numbers; what it computes is made whole where it is read, by its own range."""
+    """`proto` with weights in whole numbers; computed tensors are quantized when they are read, by their own range."""
     from onnxruntime.quantization import quantize_dynamic
 
     with _prepared(proto) as (prepared, result):
@@ -76,7 +76,7 @@ def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _prepared(proto: onnx.ModelProto) -> Iterator[tuple[onnx.ModelProto, Path]]:
     """The model with batch normalization folded into convolutions, in an opset that knows scales for each channel.
 
-    Beside it, where the result is to be written.
+    Also yields the path to which the result is to be written.
     """
     import onnxruntime
 

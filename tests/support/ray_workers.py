@@ -35,9 +35,9 @@ from iosched.profiler.store.tables import Row, StageRow
 from iosched.scheduler.schedule import Stage
 
 DIES = "IOSCHED_TEST_DIES"
-"""Names a file that the first `Noisy` makes which dies."""
+"""Names a file that the first dying `Noisy` creates."""
 WARMING = "IOSCHED_TEST_WARMING"
-"""Names a file: while it is there `sleeping` measures nothing, and whoever asks has only the model opened."""
+"""Names a file: while it exists `sleeping` measures nothing, and a task only opens the model."""
 
 MEAN_S, SPREAD, NOISE = 0.1, 0.4, 0.03
 _STAGES_OF_A_LIFE = 4
@@ -49,7 +49,7 @@ def _quieten() -> None:
 
 
 class Odd:
-    """An object that creates a file where it is unpickled, then fails."""
+    """An object that creates a file when it is unpickled, then fails."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -144,7 +144,7 @@ class Noisy(AnyWorker):
 
 
 class Slept:
-    """Sleeps instead of measuring; its facts tell its process. Does tasks of `slept_task`.
+    """Sleeps instead of measuring; its facts name its process. Does tasks of `slept_task`.
 
     A stage is called after its length, "0.2 s, the first of fire". The result is which of them it did not know and so
     measured, one after another. Where the task asks, it asks so many of them ahead at a time, and the others answer.
@@ -202,7 +202,7 @@ class Scoring:
 
 
 class _Unprobed(AnyWorker):
-    """A worker that does not say what it is."""
+    """A worker that does not send its facts."""
 
     def _probed(self) -> Facts:
         return toy_facts()
@@ -215,7 +215,7 @@ class _Unprobed(AnyWorker):
 def sleeping(device: str, threads: int, say: Say) -> AnyWorker:
     """A `Worker` in which a measurement is a sleep of a seeded length: there may be more of them than cores.
 
-    A stage takes the same whoever asks, so that a search finds the same on any number of workers.
+    A stage has the same latency on every worker, so that a search finds the same on any number of workers.
     """
     _quieten()
     CpuStageCost._timed = _slept  # type: ignore[method-assign, assignment]
@@ -223,8 +223,8 @@ def sleeping(device: str, threads: int, say: Say) -> AnyWorker:
 
 
 def _slept(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-    """What a stage is said to take, after as long as measuring it is said to take."""
-    is_probe = len(cost.backend.graph.operators) == 1  # by which a worker comes up
+    """The scripted latency of a stage, after a sleep of the scripted time to measure it."""
+    is_probe = len(cost.backend.graph.operators) == 1  # with which a worker starts
     if not is_probe and Path(os.environ[WARMING]).exists():
         time.sleep(MEAN_S)
         raise ExecutionError("nothing is measured yet")

@@ -1,4 +1,4 @@
-"""Stands in for the clock: whole models and stages have latencies that are made up."""
+"""Replaces the clock: whole models and stages have scripted latencies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference"
 
 
 OPENVINO_OPENED = (SimpleNamespace(time=lambda *_: (), close=lambda: None), Check(0.0, 0.0, True))
-"""Stands for a model that OpenVINO has opened and that computes what it should, for `script_openvino`."""
+"""A model that OpenVINO has opened and that computes correctly, for `script_openvino`."""
 
 
 def fire(batch: int = 1) -> Model:
@@ -43,7 +43,7 @@ def fire(batch: int = 1) -> Model:
 
 
 def fire_proto(batch: int = 1) -> onnx.ModelProto:
-    """`fire` as its file has it."""
+    """The file of `fire`."""
     random = np.random.default_rng(0)
     nodes, weights = list[onnx.NodeProto](), dict[str, np.ndarray]()
 
@@ -67,9 +67,9 @@ def model_with(nodes: list[onnx.NodeProto], elem_type: int = FLOAT) -> Model:
 def script_models(
     monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, float], runs: int = 7
 ) -> list[tuple[str, ...]]:
-    """Whole models take what `latencies_us` says in so many runs; returns the names measured, call by call.
+    """Whole models take `latencies_us` in each of `runs` runs; returns the names measured, call by call.
 
-    OpenVINO is installed, and computes what onnxruntime does, if there is a latency of it.
+    OpenVINO is installed, and computes the same as onnxruntime, if it has a latency.
     """
     if "openvino" in latencies_us:
         script_openvino(monkeypatch, OPENVINO_OPENED)
@@ -98,7 +98,7 @@ def script_models(
 def scripted_round(
     latencies_us: Mapping[str, float], rested_us: Mapping[str, float] = {}, others: float = 0.0
 ) -> Round:
-    """A round of these latencies, after a rest the same where no other ones are given."""
+    """A round of these latencies, and after idle of `rested_us` or else the same."""
     rested = {name: rested_us.get(name, us) for name, us in latencies_us.items()}
     return Round(latencies_us, rested, Interference(others))
 
@@ -150,7 +150,7 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
 def latencies_by_stage(
     monkeypatch: pytest.MonkeyPatch, disturb: Callable[[int], bool] = lambda count: False
 ) -> list[Stage]:
-    """A stage takes the same whoever measures it and whatever was measured before, and keeps to what bounds promise.
+    """A stage has the same latency on every worker and in any order of measurements, and never below its bounds.
 
     Returns the stages measured, one entry for each measurement; other processes interfere with those whose number
     `disturb` picks.
@@ -180,7 +180,7 @@ def stage_us(cost: Any, stage: Stage, lanes: int) -> float:
 
 
 def _work_us(cost: Any, name: str) -> float:
-    """What an operator takes on one lane, by what it computes and whatever onnxruntime reads first."""
+    """The time of an operator on one lane, by its computation and independent of what onnxruntime reads first."""
     graph = cost.backend.graph
     label = default_label(graph)(graph.by_name[name])
     return 50 + int.from_bytes(hashlib.sha256(label.encode()).digest()[:2]) / 1000

@@ -1,4 +1,4 @@
-"""Models of convolutions or products side by side, with what follows each, of which `load_model` makes operators."""
+"""Models of convolutions or products side by side, each with nodes behind it that `load_model` joins into operators."""
 
 from __future__ import annotations
 

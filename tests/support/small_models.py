@@ -125,7 +125,7 @@ def branches(batch: int | str = 1, channels: int = 8) -> onnx.ModelProto:
 
 
 def chain(seed: int = 0, *, channels: int = 4, kind: str = "Relu", opset: int = 17) -> onnx.ModelProto:
-    """conv -> `kind` -> conv -> softmax, with weights of its own."""
+    """conv -> `kind` -> conv -> softmax, with weights that depend on `seed`."""
     nodes = [
         node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         node(kind, ["a"], ["b"]),
@@ -137,7 +137,7 @@ def chain(seed: int = 0, *, channels: int = 4, kind: str = "Relu", opset: int = 
 
 
 def headed(seed: int = 0) -> onnx.ModelProto:
-    """The backbone that all have, and a head of its own."""
+    """The backbone that all models share, and a head that depends on `seed`."""
     nodes = [
         node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         node("Relu", ["a"], ["b"]),
@@ -159,7 +159,7 @@ def crossed(width: int, depth: int) -> Model:
 
 
 def chains(count: int) -> dict[str, Model]:
-    """So many chains, called a, b, c and so on."""
+    """`count` chains, named a, b, c and so on."""
     return {name: loaded(chain(seed), name) for seed, name in enumerate("abcdefgh"[:count])}
 
 
@@ -279,7 +279,7 @@ def _layer(kind: str, reads: list[str], name: str) -> tuple[list[onnx.NodeProto]
 
 @st.composite
 def models(draw: st.DrawFn, most: int = 9, kinds: tuple[str, ...] = tuple(KINDS)) -> onnx.ModelProto:
-    """A model of up to `most` layers; what nobody reads is returned."""
+    """A model of up to `most` layers; unread results are returned."""
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, np.ndarray] = {}
     known = ["x"]

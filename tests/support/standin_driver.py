@@ -1,6 +1,6 @@
-"""A `libcuda.so.1` that tells of GPUs that are not there: what the driver's library would answer, compiled from C++.
+"""A `libcuda.so.1` that reports GPUs that are not there, as the driver's library would, compiled from C++.
 
-What it tells is in the environment: STANDIN_CUDA ("12040"), STANDIN_GPUS ("Tesla V100-SXM2-16GB:70,NVIDIA L4:89"), and
+Its answers are in the environment: STANDIN_CUDA ("12040"), STANDIN_GPUS ("Tesla V100-SXM2-16GB:70,NVIDIA L4:89"), and
 STANDIN_STATUS, with which it refuses to start.
 """
 

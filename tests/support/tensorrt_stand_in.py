@@ -1,9 +1,9 @@
-"""TensorRT where there is none: a session of onnxruntime that says so computes on the CPU. Also runs as the process.
+"""Replaces TensorRT: a session of onnxruntime that claims to use it computes on the CPU. Also runs as the process.
 
     python tensorrt_stand_in.py HANDLE
 
-`STAND_IN` in the environment says what goes wrong, and `STAND_IN_US` what a run takes. Each process leaves a line of
-JSON in the file `STAND_IN_LOG` when it has opened a model.
+`STAND_IN` in the environment names the fault, and `STAND_IN_US` is the time of a run. Each process writes a line of
+JSON to the file `STAND_IN_LOG` when it has opened a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fault() -> str:
 
 
 class Session:
-    """A session on the CPU, which says that TensorRT runs it."""
+    """A session on the CPU that claims that TensorRT runs it."""
 
     def __init__(self, path: str, options: Any, providers: Any, enable_fallback: int) -> None:
         ((name, given),) = providers

@@ -11,18 +11,18 @@ from rich.cells import cell_len
 from iosched.cli.common.errors import printable
 
 WIDTHS = (40, 60, 80, 120, 200)
-_SHORT = 24  # a word of so many columns stays in one piece
+_SHORT = 24  # a word of up to this many columns stays in one piece
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def on_terminal(print_table: Callable[[Terminal], None], width: int, patch: pytest.MonkeyPatch, term: str) -> str:
-    """What stands on a terminal of so many columns."""
+    """The text on a terminal of `width` columns."""
     patch.setenv("COLUMNS", str(width))
     patch.setenv("TERM", term)
     patch.delenv("NO_COLOR", raising=False)

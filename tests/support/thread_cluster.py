@@ -70,7 +70,7 @@ class ThreadTransport:
     Args:
         places: the devices of the cluster.
         made: makes workers, in the order in which they are started.
-        on_call: is called with each call before its worker gets it, which it does not if it is killed.
+        on_call: is called with each call before its worker gets it; a worker that is killed then never gets it.
 
     Attributes:
         sent: all commands.
@@ -315,7 +315,7 @@ BRIEF = Timeouts(without_s=2.0)
 
 
 class OnTheCpu:
-    """A real worker on the CPU of this process, whatever device it says that it is."""
+    """A real worker on the CPU of this process, whatever device it claims to be."""
 
     def __init__(self, device: str, threads: int, say: Say) -> None:
         self._there, self._here = f'"device":"{device}"'.encode(), b'"device":"cpu"'
@@ -331,9 +331,9 @@ class ThreadPool(ClusterPool):
     Attributes:
         places: the places of the next transport.
         transports: all that were made, and `transport` the last of them.
-        tasks: all that were submitted, and `pending` what came of them.
+        tasks: all that were submitted, and `pending` their results.
         on_submit: is called before a task is submitted.
-        notes: what the pool told, and `shown` each of its states.
+        notes: the notes of the pool, and `shown` each of its states.
         loses: tasks, by the number in which workers begin them, with which a worker is lost for good; whether it is
             known to have ended then is `has_ended`.
         poison: tasks, by the number in which they are submitted, of whose models no worker survives one.
@@ -399,7 +399,7 @@ class ThreadPool(ClusterPool):
 
 
 class Kept:
-    """An observer that keeps what it is told."""
+    """An observer that keeps the notes and states that it gets."""
 
     def __init__(self, notes: list[str], shown: list[PoolStatus]) -> None:
         self.note, self.status = notes.append, shown.append
@@ -414,7 +414,7 @@ def thread_pool(
     timeouts: Timeouts = QUICK,
     **workers: int,
 ) -> Iterator[ThreadPool]:
-    """A pool of so many workers by device, each on a machine of its own; real ones unless `made` makes others."""
+    """A pool of the given number of workers by device, each on a separate machine; real ones unless `made` is given."""
     places = [
         Place(f"{device}-{number}", f"10.0.0.{number}", device, threads=threads)
         for device, count in workers.items()

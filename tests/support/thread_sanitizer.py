@@ -56,13 +56,13 @@ def launch(call: CudaCall, tensors: Sequence[Placed]) -> str:
 
 
 def why_not() -> str:
-    """Why nothing can be run here; empty where it can."""
+    """The reason if nothing can be run on this machine, else empty."""
     return _starter()[1]
 
 
 @cache
 def _starter() -> tuple[tuple[str, ...], str]:
-    """What programs have to be started with; why they cannot be started at all, or nothing."""
+    """The prefix of commands that start programs, and the reason if they cannot be started, else empty."""
     if shutil.which("g++") is None:
         return (), "no g++ to compile kernels for the host"
     said = []

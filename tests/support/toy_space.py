@@ -1,4 +1,4 @@
-"""A small space of `small_models.branches`: what stands behind a Relu, if anything, and how often."""
+"""A small space of `small_models.branches`: which operators follow a Relu, if any, and how many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of nothing but questions: how many paths, and what each of them does. As a script it goes on with one.
+"""A study of nothing but questions: the number and the kinds of paths. As a script it continues one.
 
 python toy_study.py STUDY.db SAMPLER TRIALS SECONDS_A_TRIAL
 """
@@ -48,7 +48,7 @@ def strategy_of(
 
 
 def go_on(path: Path, sampler: str, trials: int, own: Card | None = None, seconds_a_trial: float = 0.0) -> OpenedStudy:
-    """Goes on with the study in a file until it has so many trials."""
+    """Continues the study in a file until it has `trials` trials."""
     opened = begun_study(path, own or card())
     strategy = strategy_of(opened, sampler, trials)
     with strategy.evaluating():
@@ -65,7 +65,7 @@ def go_on(path: Path, sampler: str, trials: int, own: Card | None = None, second
 
 
 def choices(opened: OpenedStudy) -> list[tuple[object, ...]]:
-    """What was chosen in each trial that has ended."""
+    """The choices of each trial that has ended."""
     assert all(each.state == "complete" for each in opened.history())
     return [tuple(each.choices.items()) for each in opened.history()]
 

@@ -29,7 +29,7 @@ _ACCESS = np.dtype(
 
 @dataclass(frozen=True)
 class Moved:
-    """What the blocks of a launch that were run ask for.
+    """The memory traffic of those blocks of a launch that were run.
 
     Attributes:
         blocks: that were run.

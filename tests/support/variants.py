@@ -1,4 +1,4 @@
-"""The same network written otherwise: other names, nodes in another order, other weights."""
+"""The same network written differently: other names, nodes in another order, other weights."""
 
 from __future__ import annotations
 

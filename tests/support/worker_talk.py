@@ -35,10 +35,10 @@ PATIENCE_S = 60.0
 
 
 class Talk:
-    """A worker of its own, of which it keeps what is said.
+    """A separate worker, with a record of its messages.
 
     Attributes:
-        answer: what the worker is told when it says something, if anything.
+        answer: the reply to each message of the worker, if any.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Talk:
 
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the models that are opened on a CPU, as they are."""
+    """A list to which the name of each model that is opened on a CPU is appended."""
     names, before = list[str](), CpuDevice.open
 
     def open_counted(self: CpuDevice, model: Model, *rest: Any, **more: Any) -> Any:

@@ -1,6 +1,6 @@
 """A script that uses the public API: mypy checks it in `.ci/lint`, and `tests/test_typed.py` runs it.
 
-A line that is wrong on purpose says which error mypy has to find there; strict mode refuses one that finds none.
+A line that is wrong on purpose names the error that mypy must find there; strict mode refuses unused ones.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Whole:
     part: Part | None
 
 
-def test_keys_name_attributes_of_parts_and_values_beside_them() -> None:
+def test_keys_name_attributes_of_parts_and_additional_values() -> None:
     source = Whole("a", Part(1.0, True, {"lanes": 2}))
     keys = "name place.low=part.low_us lanes=part.settings.lanes missing=part.settings.layout place.more"
     found = {"name": "a", "place": {"low": 1.0, "more": 3}, "lanes": 2, "missing": None}

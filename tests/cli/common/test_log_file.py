@@ -1,4 +1,4 @@
-"""`--log-file`: what was done, line by line, whatever happens; and a library that is silent by itself."""
+"""`--log-file`: a complete log, line by line, whatever happens; and a library that is silent by default."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines_of(path: Path) -> list[str]:
     return lines
 
 
-def test_a_search_is_in_the_log_with_its_stages_also_under_q(invoke, model: Path, workdir: Path) -> None:
+def test_a_search_is_in_the_log_with_its_stages_even_with_q(invoke, model: Path, workdir: Path) -> None:
     result = invoke("optimize", model, "--threads", 2, "--budget", 2, "-q", "--log-file", "a.log")
     assert result.exit_code == 0
     assert result.output == ""
@@ -47,7 +47,7 @@ def test_a_search_is_in_the_log_with_its_stages_also_under_q(invoke, model: Path
         assert said in text
 
 
-def test_what_stderr_says_is_in_the_log_and_so_is_the_table(invoke, model: Path, workdir: Path) -> None:
+def test_stderr_and_the_table_are_in_the_log(invoke, model: Path, workdir: Path) -> None:
     result = invoke("--log-file", "a.log", "run", model, "--check")
     assert result.exit_code == 0
     text = "\n".join(lines_of(workdir / "a.log"))
@@ -55,7 +55,7 @@ def test_what_stderr_says_is_in_the_log_and_so_is_the_table(invoke, model: Path,
         assert line in text
 
 
-def test_an_error_has_its_traceback_in_the_log_alone(invoke, workdir: Path) -> None:
+def test_an_error_has_its_traceback_only_in_the_log(invoke, workdir: Path) -> None:
     result = invoke("inspect", "none.onnx", "--log-file", "a.log")
     assert result.exit_code == 2
     assert "Traceback" not in result.stderr
@@ -108,7 +108,7 @@ def test_a_kill_loses_nothing_that_was_logged(tmp_path: Path) -> None:
     assert "--log-file a.log devices" in lines_of(tmp_path / "a.log")[-1]
 
 
-def test_a_full_disk_is_said_before_any_work(invoke, complains) -> None:
+def test_a_full_disk_is_reported_before_any_work(invoke, complains) -> None:
     complains(invoke("zoo", "list", "--log-file", "/dev/full"), 1, "--log-file /dev/full", "No space left on device")
 
 

@@ -38,7 +38,7 @@ def test_one_input_has_one_shape() -> None:
         shapes_of([("x", (1,)), ("x", (2,))])
 
 
-def test_an_input_file_is_split_where_the_file_is(tmp_path: Path) -> None:
+def test_an_input_option_is_split_before_an_existing_file(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.touch()
     assert parse_input_file(f"in=put={path}") == ("in=put", path)
@@ -51,7 +51,7 @@ def test_a_malformed_input_file_is_refused(text: str) -> None:
         parse_input_file(text)
 
 
-def test_advanced_options_are_in_the_full_help_alone_and_complete(invoke) -> None:
+def test_advanced_options_are_only_in_the_full_help_but_are_completed(invoke) -> None:
     advanced = ("--exhaustive", "--barriers", "--layout", "--debug")
     short, full = invoke("optimize", "--help"), invoke("optimize", "--help-all")
     assert (short.exit_code, full.exit_code) == (0, 0)
@@ -63,7 +63,7 @@ def test_advanced_options_are_in_the_full_help_alone_and_complete(invoke) -> Non
         assert offered.value == option
 
 
-def test_a_command_takes_one_value_in_place_of_the_options_that_it_is_made_of() -> None:
+def test_several_options_are_gathered_into_one_argument_of_a_command() -> None:
     def both(left: str, right: str) -> tuple[str, str]:
         return left, right
 

@@ -1,4 +1,4 @@
-"""Outputs are refused early, and are there whole or not at all."""
+"""Bad outputs are refused early, and files are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         check_destinations([to(tmp_path / "nowhere" / "a.onnx")])
 
 
-def test_a_folder_is_no_output_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_an_output_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         check_destinations([to(tmp_path)])
 
@@ -63,7 +63,7 @@ def test_two_outputs_in_one_file_are_refused(tmp_path: Path) -> None:
         check_destinations([to(tmp_path / "a"), to(tmp_path / "a", "--schedule")])
 
 
-def test_a_device_is_an_output_whoever_may_write_to_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_file_needs_no_permission_for_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output.os, "access", lambda path, mode: Path(path) == Path("/dev/null"))
     check_destinations([to("/dev/null")])
     with pytest.raises(UsageError, match="-o /dev/full: no permission to write to it"):

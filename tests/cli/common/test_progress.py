@@ -54,11 +54,11 @@ def _on_terminal(work: str = _WORK) -> str:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # how Linux says that the other side is closed
+    except OSError:  # how Linux reports that the other side is closed
         return b""
 
 
-def test_a_terminal_shows_what_is_done() -> None:
+def test_a_terminal_shows_the_progress() -> None:
     shown = _on_terminal()
     assert "3/3" in shown
     assert "block 3 [red]" in shown
@@ -70,7 +70,7 @@ def test_a_pipe_shows_nothing() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 50, 64, 80, 100, 120, 200])
-def test_counts_and_times_are_there_on_a_terminal_of_any_width(width: int) -> None:
+def test_counts_and_times_are_shown_on_a_terminal_of_any_width(width: int) -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=width, force_terminal=True, color_system=None)
     bar = Progress(*bar_columns(width), console=console)

@@ -22,7 +22,7 @@ def test_durations_have_a_unit(text: str, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)
 
 
-def test_seconds_may_have_none() -> None:
+def test_seconds_need_no_unit() -> None:
     assert parse_seconds("20") == 20.0
 
 
@@ -39,7 +39,7 @@ def test_rates_are_per_second(text: str) -> None:
         parse_rate(text)
 
 
-def test_a_value_is_for_all_models_or_for_its_name() -> None:
+def test_a_value_applies_to_all_models_or_to_a_named_one() -> None:
     assert parsed(None) == {}
     assert for_models(parsed("20/s"), ["a", "b"], "--requests") == {"a": 20.0, "b": 20.0}
     assert for_models(parsed("a=1/s, b=2/s"), ["a", "b"], "--requests") == {"a": 1.0, "b": 2.0}

@@ -37,8 +37,8 @@ def test_a_file_of_the_working_folder_sets_options(invoke, model: Path) -> None:
     found = json.loads(invoke("optimize", model, "--dry-run", "--device", "cpu", "--json").stdout)
     assert found["device"]["kind"] == "cpu"  # the command line comes first
     table = json.loads(invoke("rank", model, "--measure", "none", "--json").stdout)
-    assert [row["device"] for row in table["rows"]] == ["v100"]  # which takes several
-    assert json.loads(invoke("matrix", model, "--json").stdout)["targets"][0]["device"] == "v100"  # which asks for one
+    assert [row["device"] for row in table["rows"]] == ["v100"]  # rank takes several devices
+    assert json.loads(invoke("matrix", model, "--json").stdout)["targets"][0]["device"] == "v100"  # needs a device
 
 
 def test_the_environment_comes_before_files_and_an_empty_variable_does_not(
@@ -51,7 +51,7 @@ def test_the_environment_comes_before_files_and_an_empty_variable_does_not(
         assert found["device"]["kind"] == kind
 
 
-def test_the_nearest_folder_counts_and_iosched_toml_in_it(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_folder_counts_and_prefers_iosched_toml(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = workdir / "a" / "b"
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
@@ -62,7 +62,7 @@ def test_the_nearest_folder_counts_and_iosched_toml_in_it(workdir: Path, monkeyp
     (workdir / "a" / "pyproject.toml").write_text("[tool.iosched]\nthreads = 3\n")
     assert setting("threads") == (3, workdir / "a" / "pyproject.toml")
     (inner / "iosched.toml").write_text("")
-    assert setting("threads") is None  # the nearest has a say, and says nothing
+    assert setting("threads") is None  # the nearest file counts, although it is empty
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_users_own_file_comes_after_that_of_the_folder(own, workdir: Path) -
     assert setting("cluster") == ("local:2", path)
 
 
-def test_a_profile_database_lies_beside_the_file_that_names_it(own, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_database_path_is_relative_to_its_settings_file(own, monkeypatch: pytest.MonkeyPatch) -> None:
     path = own('profile-db = "kept/p.sqlite"\n')
     assert setting("profile-db") == (str(path.parent / "kept" / "p.sqlite"), path)
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -100,7 +100,7 @@ def test_the_users_own_database_is_opened(own, invoke, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["iosched.toml", "pyproject.toml"])
 @pytest.mark.parametrize("line", ['profile-db = "mine.sqlite"', 'cluster = "ray://elsewhere:10001"'])
-def test_a_folder_of_somebody_else_names_no_cluster_and_no_database(
+def test_a_folder_may_set_neither_cluster_nor_database(
     invoke, model: Path, complains, name: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("IOSCHED_PROFILE_DB")
@@ -112,7 +112,7 @@ def test_a_folder_of_somebody_else_names_no_cluster_and_no_database(
     assert sorted(Path.cwd().iterdir()) == before
 
 
-def test_only_what_neither_writes_nor_sends_is_taken_from_folders() -> None:
+def test_folders_may_set_only_device_and_threads() -> None:
     assert set(ANYWHERE) == {"device", "threads"}
 
 
@@ -133,14 +133,14 @@ def test_only_what_neither_writes_nor_sends_is_taken_from_folders() -> None:
     ],
     ids=range(11),
 )
-def test_what_is_not_understood_is_refused_with_the_file_and_the_way_out(
+def test_an_invalid_setting_is_refused_with_its_file_and_the_reason(
     invoke, model: Path, complains, text: str, says: str
 ) -> None:
     Path("iosched.toml").write_bytes(text.encode(errors="surrogateescape"))
     complains(invoke("optimize", model), 2, str(Path.cwd() / "iosched.toml"), says)
 
 
-def test_a_table_that_is_none_is_refused(workdir: Path) -> None:
+def test_a_value_in_place_of_the_table_is_refused(workdir: Path) -> None:
     (workdir / "pyproject.toml").write_text("[tool]\niosched = 3\n")
     with pytest.raises(UsageError, match="is not a table"):
         nearest()
@@ -154,14 +154,14 @@ def test_a_table_that_is_none_is_refused(workdir: Path) -> None:
         ('device = "v100"', "run branches.onnx", 3, "(--device v100 comes from {file})"),
     ],
 )
-def test_an_error_of_a_value_names_the_file(invoke, model: Path, text: str, words: str, code: int, says: str) -> None:
+def test_a_wrong_value_names_its_file(invoke, model: Path, text: str, words: str, code: int, says: str) -> None:
     Path("iosched.toml").write_text(text)
     found = invoke(*words.split())
     assert (found.exit_code, found.stdout) == (code, "")
     assert says.format(file=Path.cwd() / "iosched.toml") in found.stderr
 
 
-def test_a_file_is_read_only_where_a_setting_is_open(invoke, model: Path) -> None:
+def test_a_file_is_read_only_if_a_setting_is_needed(invoke, model: Path) -> None:
     Path("iosched.toml").write_text("nonsense")
     assert invoke("zoo", "list").exit_code == 0
     assert invoke("inspect", model).exit_code == 0
@@ -170,7 +170,7 @@ def test_a_file_is_read_only_where_a_setting_is_open(invoke, model: Path) -> Non
     assert invoke("run", model, "--device", "cpu", "--threads", 1).exit_code == 0
 
 
-def test_what_does_not_end_or_is_no_file_is_passed_over(workdir: Path) -> None:
+def test_settings_files_that_are_not_regular_files_are_ignored(workdir: Path) -> None:
     os.mkfifo("iosched.toml")
     Path("pyproject.toml").mkdir()
     assert nearest() is None
@@ -180,7 +180,7 @@ def test_what_does_not_end_or_is_no_file_is_passed_over(workdir: Path) -> None:
 
 
 def test_folders_that_may_not_be_searched_are_passed_over(own, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the home of root, for a container that somebody else runs."""
+    """Such as the home of root, in a container that another user runs."""
     locked = own('device = "v100"\n').parents[1]
     stat = Path.stat
 

@@ -1,4 +1,4 @@
-"""`IOSCHED_DEVICE` and the other variables, which set for all calls what an option sets for one."""
+"""`IOSCHED_DEVICE` and the other variables, which set an option for all calls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def values_of(*words: str, **environment: str) -> dict[str, Any]:
     return values
 
 
-def test_the_environment_sets_what_the_command_line_does_not() -> None:
+def test_the_environment_sets_options_missing_from_the_command_line() -> None:
     environment = {"IOSCHED_DEVICE": "v100", "IOSCHED_THREADS": "3", "IOSCHED_CLUSTER": "local:2"}
     set_ = values_of(**environment)
     assert set_ == {"device": "v100", "threads": 3, "cluster": "local:2", "profile_db": None}
@@ -71,7 +71,7 @@ def test_none_is_no_cluster() -> None:
     assert values_of("--cluster", "none", IOSCHED_CLUSTER="auto")["cluster"] is None
 
 
-def test_options_are_set_by_these_variables_and_outputs_by_none() -> None:
+def test_only_these_options_can_be_set_by_variables() -> None:
     found = {
         (param.envvar, param.opts[0].rstrip("s"))
         for _, command, _ in commands(cli, click.Context(cli, info_name="iosched"))
@@ -115,7 +115,7 @@ def test_the_guide_names_the_commands_that_read_a_variable() -> None:
         ("IOSCHED_CLUSTER", "127.0.0.1:1", "rank branches.onnx", 3, "(--cluster 127.0.0.1:1 comes"),
     ],
 )  # fmt: skip
-def test_an_error_of_what_the_environment_sets_names_the_variable(
+def test_an_error_about_the_value_of_a_variable_names_it(
     invoke, model: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str, code: int, says: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -139,7 +139,7 @@ def test_a_device_on_the_command_line_comes_before_one_that_cannot_run(
     assert invoke("run", model, "--device", "auto").exit_code == 0
 
 
-def test_matrix_takes_its_device_from_the_environment_and_says_that_it_could(
+def test_matrix_takes_its_device_from_a_variable_that_its_error_names(
     invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(branches(), "m.onnx")
@@ -151,7 +151,7 @@ def test_matrix_takes_its_device_from_the_environment_and_says_that_it_could(
     assert [target["device"] for target in found["targets"]] == ["v100"]
 
 
-def test_a_dry_run_passes_over_the_cluster_of_the_environment_with_a_word(
+def test_a_dry_run_ignores_the_cluster_of_the_environment_with_a_note(
     invoke, model: Path, complains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IOSCHED_CLUSTER", "h:1")
@@ -179,7 +179,7 @@ def test_devices_lists_the_same_whatever_device_the_environment_names(invoke, mo
     assert invoke("devices").stdout == plain
 
 
-def test_the_database_of_the_environment_may_lie_in_memory(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_of_the_environment_may_be_in_memory(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOSCHED_PROFILE_DB", ":memory:")
     found = json.loads(invoke("profile", "stats", "--json").stdout)
     assert found["path"] is None

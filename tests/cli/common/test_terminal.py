@@ -1,4 +1,4 @@
-"""Text on terminals: wrapped between words, as far indented as it is, and as it is anywhere else."""
+"""Text is wrapped between words and keeps its indent on terminals, and is unchanged anywhere else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_path_stays_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize(("columns", "width"), [("63", 63), ("0", 80), ("-4", 80), ("many", 80), ("9" * 99, 80)])
-def test_the_environment_tells_the_width(columns: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_width(columns: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert width_of(Terminal()) == width
     assert width_of(io.StringIO()) is None
@@ -51,7 +51,7 @@ def test_a_sentence_fits_a_terminal_and_is_one_line_in_a_pipe(monkeypatch: pytes
         assert "\x1b" not in stream.getvalue()
 
 
-def test_chains_go_on_below_where_they_began() -> None:
+def test_chains_continue_below_their_first_operator() -> None:
     assert wrapped(PICTURE, 60).splitlines()[2:] == [
         "    1   100.0 µs        ┬─ Conv 3×3 first/operator → Relu",  # noqa: RUF001
         "                        │    second/operator",
@@ -61,7 +61,7 @@ def test_chains_go_on_below_where_they_began() -> None:
     ]
 
 
-def test_on_a_very_narrow_terminal_groups_stand_below_the_numbers_of_their_stage() -> None:
+def test_on_a_very_narrow_terminal_groups_are_below_the_numbers_of_their_stage() -> None:
     assert wrapped(PICTURE, 40).splitlines()[1:] == [
         "block 0: 5 operators in 1 stage, 2.40 ms",
         "    1   100.0 µs",
@@ -75,5 +75,5 @@ def test_on_a_very_narrow_terminal_groups_stand_below_the_numbers_of_their_stage
 
 
 @pytest.mark.parametrize("width", [None, 80, 200])
-def test_what_fits_stays_as_it_is(width: int | None) -> None:
+def test_text_that_fits_is_unchanged(width: int | None) -> None:
     assert wrapped(PICTURE, width) == PICTURE

@@ -9,7 +9,7 @@ from iosched.cli.pictures.charts import draw_heat_map
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
+def test_slower_cells_are_darker_and_the_own_schedule_is_framed() -> None:
     slowdown = [[1.0, 1.01], [1.3, 1.0]]
     svg = ET.fromstring(draw_heat_map("t <&", "c", ["a", "b"], [[100.0, 101.0], [260.0, 200.0]], slowdown))
     cells = list(svg.iter(f"{SVG}rect"))[1:]

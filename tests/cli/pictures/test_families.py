@@ -1,4 +1,4 @@
-"""Families of operators, and that their colours can be seen by everybody."""
+"""Families of operators, and colours for them that everyone can tell apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def oklab(rgb: np.ndarray) -> np.ndarray:
-    """Ottosson's OKLab, in which distances are as people see them; 0.02 is just to be seen."""
+    """Ottosson's OKLab, in which distances are perceptual; 0.02 is just noticeable."""
     to_cones = np.array([[0.41222, 0.53633, 0.05145], [0.2119, 0.6807, 0.1074], [0.0883, 0.28172, 0.62998]])
     to_lab = np.array([[0.21045, 0.79362, -0.00407], [1.978, -2.42859, 0.45059], [0.0259, 0.78277, -0.80868]])
     return to_lab @ np.cbrt(to_cones @ np.clip(rgb, 0, 1))
@@ -55,7 +55,7 @@ def test_words_can_be_read_and_boxes_stand_out(theme: str) -> None:
         assert contrast(paint.edge or paint.fill, GROUNDS[theme]) >= 3
 
 
-def test_no_type_is_of_two_families() -> None:
+def test_no_type_belongs_to_two_families() -> None:
     assert sum(len(family.types) for family in FAMILIES.values()) == len(
         frozenset().union(*(family.types for family in FAMILIES.values()))
     )

@@ -25,9 +25,9 @@ NODES = [
 def attached(
     nodes: Iterable[PlacedNode] = NODES, schedule: Schedule = SCHEDULE
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """What Netron 9.3.3 makes of the file: metadata and metrics, by kind and first line of a name.
+    """The file as Netron 9.3.3 reads it: metadata and metrics, by kind and first line of a name.
 
-    Its viewer (view.js, `metadata.Attachment`) asks for this signature and takes entries with a kind and a target.
+    Its viewer (view.js, `metadata.Attachment`) requires this signature and reads entries with a kind and a target.
     """
     data = json.loads(draw_netron(schedule, nodes))
     assert data["signature"] == "netron:attachment"
@@ -40,7 +40,7 @@ def attached(
     return found
 
 
-def test_nodes_and_their_tensors_tell_their_place_in_the_schedule() -> None:
+def test_nodes_and_their_tensors_have_their_place_in_the_schedule() -> None:
     found = attached()["metadata"]
     assert list(found) == [f"node::{name}" for name in "abce"] + [
         f"value::{name}" for name in ("a", "a2", "b", "c", "e")
@@ -50,24 +50,24 @@ def test_nodes_and_their_tensors_tell_their_place_in_the_schedule() -> None:
     assert found["node::c"] == {"block": 2, "stage": 0, "group": 0, "groups side by side": 2, "strategy": "merge"}
 
 
-def test_latencies_are_metrics_as_far_as_they_are_known() -> None:
+def test_known_latencies_are_metrics() -> None:
     found = attached()["metrics"]
     assert found["node::a"] == {"stage, predicted (us)": 12.346, "stage, measured (us)": 11.0}
     assert found["value::c"] == {"stage, predicted (us)": 3.0}
     assert "node::e" not in found
 
 
-def test_of_blocks_that_are_not_drawn_nothing_is_told() -> None:
+def test_blocks_that_are_not_drawn_are_omitted() -> None:
     found = attached(schedule=Schedule(SCHEDULE.blocks[1:]))["metadata"]
     assert {name for name in found if name.startswith("node")} == {"node::c", "node::e"}
 
 
-def test_a_node_without_a_name_is_told_by_its_tensor() -> None:
+def test_a_node_without_a_name_is_identified_by_its_tensor() -> None:
     found = attached([PlacedNode("", ("y",), (0, 0, 0))])["metadata"]
     assert list(found) == ["value::y"]
 
 
-def test_names_are_told_by_their_first_line_unless_two_have_the_same() -> None:
+def test_names_are_cut_to_their_first_line_unless_two_share_it() -> None:
     nodes = [
         PlacedNode("x\n1", ("é\n",), (0, 0, 0)),
         PlacedNode("z\n1", ("z",), (0, 0, 0)),

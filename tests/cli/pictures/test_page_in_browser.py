@@ -1,4 +1,4 @@
-"""The page of a schedule in a real browser: search, zoom, keys, themes, printing, and that it keeps to itself."""
+"""The page of a schedule in a real browser: search, zoom, keys, themes, printing, and that it loads nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS = (
     *("--hide-scrollbars", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--remote-debugging-pipe",
 )
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 
 
 @dataclass(eq=False)
@@ -34,8 +34,8 @@ class Page:
     """One tab of the browser.
 
     Attributes:
-        complaints: what its console said as warning or error, and exceptions that nobody caught.
-        asked_for: the addresses of all that it wanted to load.
+        complaints: warnings and errors on its console, and uncaught exceptions.
+        asked_for: the addresses that it requested.
     """
 
     reads: int
@@ -48,7 +48,7 @@ class Page:
     _rest: bytes = b""
 
     def call(self, method: str, **params: object) -> dict[str, Any]:
-        """What the browser answers to a command."""
+        """Sends a command to the browser; returns its answer."""
         self._calls += 1
         message: dict[str, object] = {"id": self._calls, "method": method, "params": params}
         if self.session:
@@ -84,7 +84,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **both)
 
     def type(self, text: str) -> None:
-        """Types into what has the focus."""
+        """Types into the focused element."""
         for letter in text:
             self.press(letter)
 
@@ -93,12 +93,12 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def media(self, media: str = "", **features: str) -> None:
-        """Has the page believe in a medium, as "print", and in features of it, as `prefers_color_scheme="dark"`."""
+        """Emulates a medium, such as "print", and its features, such as `prefers_color_scheme="dark"`."""
         wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         self.call("Emulation.setEmulatedMedia", media=media, features=wanted)
 
     def _next(self) -> Mapping[str, Any]:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while b"\0" not in self._rest:
             assert time.monotonic() < deadline, "the browser does not answer"
             part = os.read(self.reads, 1 << 20)
@@ -122,7 +122,7 @@ class Page:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Page]:
-    """A page of a new browser, which keeps what it keeps in `folder`; both end with the context."""
+    """A page of a new browser with its user data in `folder`; both are closed with the context."""
     assert PROGRAM is not None
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
@@ -144,7 +144,7 @@ def browser(folder: Path) -> Iterator[Page]:
         yield page
     finally:
         process.terminate()
-        process.wait(timeout=_PATIENCE_S)
+        process.wait(timeout=_TIMEOUT_S)
         os.close(ours_in)
         os.close(ours_out)
 
@@ -163,7 +163,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def shows(tab: Page, tmp_path: Path) -> Iterator[Shows]:
-    """Opens the page of a schedule; at the end, nothing went wrong in it and it asked for nothing but itself."""
+    """Opens the page of a schedule; asserts at the end that it had no errors and requested only itself."""
     file = tmp_path / "page.html"
 
     def show(shown: ScheduleDocument | None = None, width: int = 1400, schedule: Schedule | None = None) -> Page:
@@ -180,7 +180,7 @@ def shows(tab: Page, tmp_path: Path) -> Iterator[Shows]:
 
 
 def boxes(tab: Page, more: str = "") -> list[str]:
-    """The names of the first operators of the boxes in the picture, of those alone that `more` selects."""
+    """The names of the first operators of the boxes in the picture that `more` selects."""
     found: list[str] = tab.run(
         f"[...document.querySelectorAll('#picture .stage .box{more}')].map(e => JSON.parse(document"
         ".getElementById('data').textContent).operators[e.dataset.operator][0])"
@@ -202,7 +202,7 @@ def places(tab: Page) -> dict[str, tuple[float, float, float, float]]:
     return dict(zip(boxes(tab), map(tuple, rects), strict=True))
 
 
-def test_stages_are_columns_groups_stand_side_by_side_and_merged_operators_are_one_box(shows: Shows) -> None:
+def test_stages_are_columns_groups_are_rows_and_merged_operators_are_one_box(shows: Shows) -> None:
     tab = shows()
     found = places(tab)
     assert list(found) == ["a", "b", "c", "d", "f", "g", "h", "i"], "e is merged into d"
@@ -215,7 +215,7 @@ def test_stages_are_columns_groups_stand_side_by_side_and_merged_operators_are_o
     assert "unknown" in tab.run("document.querySelectorAll('.stage')[1].getAttribute('class')")
 
 
-def test_the_search_finds_by_all_words_and_goes_from_hit_to_hit(shows: Shows) -> None:
+def test_the_search_matches_all_words_and_enter_goes_to_the_next_hit(shows: Shows) -> None:
     tab = shows()
     tab.press("/")
     tab.type("conv 1")
@@ -241,7 +241,7 @@ def test_it_zooms_by_keys_and_by_buttons(shows: Shows) -> None:
     assert places(tab)["f"][2] == pytest.approx(0.7 * width, rel=0.05)
 
 
-def test_keys_lead_through_all_operators_and_tell_about_each(shows: Shows) -> None:
+def test_keys_move_between_operators_and_show_their_details(shows: Shows) -> None:
     tab = shows()
     for _ in range(30):
         tab.press("Tab")
@@ -263,7 +263,7 @@ def test_keys_lead_through_all_operators_and_tell_about_each(shows: Shows) -> No
     assert "Point at an operator" in details(tab)
 
 
-def test_what_an_operator_reads_and_is_read_by_is_marked(shows: Shows) -> None:
+def test_sources_and_readers_of_an_operator_are_marked(shows: Shows) -> None:
     tab = shows()
     tab.run(
         "document.querySelector('#picture .box[data-operator=\"1\"]').dispatchEvent("
@@ -285,7 +285,7 @@ def test_blocks_fold_and_a_search_unfolds_them(shows: Shows) -> None:
     assert boxes(tab) == ["g", "h", "i"]
 
 
-def test_one_box_is_reached_by_tab_whatever_is_folded_or_drawn_anew(shows: Shows) -> None:
+def test_tab_reaches_one_box_after_folding_and_redrawing(shows: Shows) -> None:
     tab = shows()
 
     def reached() -> list[str]:
@@ -346,7 +346,7 @@ def test_names_do_no_harm_wherever_they_are_shown(shows: Shows, name: str) -> No
     assert tab.run("document.querySelector('#details h2').textContent") == shown
 
 
-def test_printing_unfolds_all_and_keeps_to_the_paper(shows: Shows) -> None:
+def test_printing_unfolds_all_blocks_and_fits_the_paper(shows: Shows) -> None:
     tab = shows()
     tab.press("f")
     assert len(tab.call("Page.printToPDF", landscape=True)["data"]) > 10_000

@@ -15,7 +15,7 @@ LOOKS = {
 TEXT = "   1  ┬─ Conv 1x1 a/y → Relu a/z@2\n      └─ Conv 1x1 b/y\n"
 
 
-def test_each_model_has_a_colour_of_its_own() -> None:
+def test_each_model_has_a_separate_colour() -> None:
     found = coloured(TEXT, LOOKS)
     assert click.unstyle(found) == TEXT
     for name, colour in (("a/y", "cyan"), ("b/y", "magenta"), ("a/z@2", "yellow")):

@@ -1,4 +1,4 @@
-"""The page of a schedule: one file that stands alone, in which no name can do anything."""
+"""The page of a schedule: one self-contained file, in which names are only text."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def data_of(text: str) -> dict[str, Any]:
     return data
 
 
-def test_the_file_asks_for_nothing_else() -> None:
+def test_the_file_loads_nothing_else() -> None:
     text = page(document())
     addresses = set(re.findall(r"https?://[^\"'\s]+", text))
-    assert addresses == {"http://www.w3.org/2000/svg"}, "a name, which nobody looks up"
+    assert addresses == {"http://www.w3.org/2000/svg"}, "the name of a namespace, which nothing requests"
     outside = [value for name, value in Elements(text).attributes if name in ("src", "href", "action", "data")]
     assert all(value is not None and value.startswith(("#", "data:,")) for value in outside)
 
@@ -69,7 +69,7 @@ def test_the_policy_allows_this_script_and_this_style_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_a_name_adds_no_element_and_comes_through_as_it_is(name: str) -> None:
+def test_a_name_adds_no_element_and_keeps_its_printable_characters(name: str) -> None:
     plain, awkward = page(document()), page(document(name))
     assert Elements(awkward).tags == Elements(plain).tags
     assert awkward.count("</script") == plain.count("</script")
@@ -87,7 +87,7 @@ def test_all_files_of_the_page_are_in_the_wheel() -> None:
     assert all(any(fnmatch(path, pattern) for pattern in patterns) for path in found)
 
 
-def test_stages_say_what_is_known_and_the_page_says_why_the_rest_is_not() -> None:
+def test_stages_have_known_values_and_the_page_says_why_others_are_unknown() -> None:
     first, second = data_of(page(document()))["blocks"][0]["stages"][:2]
     assert (first["us"], first["predicted_us"], first["measured_us"]) == (100.0, 120.0, 100.0)
     assert (second["us"], second["is_one"], second["busy"]) == (None, True, None)
@@ -97,7 +97,7 @@ def test_stages_say_what_is_known_and_the_page_says_why_the_rest_is_not() -> Non
     assert data_of(page(document(), KnownStages(why="made elsewhere")))["unknown"]["busy"].endswith("made elsewhere")
 
 
-def test_operators_stand_one_after_another_beside_each_block() -> None:
+def test_each_block_has_the_sequential_operators_for_comparison() -> None:
     before = data_of(page(document()))["blocks"][1]["before"]
     assert before == [[[6], None], [[7], None], [[8], 3.5]]
 

@@ -46,7 +46,7 @@ def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
     ]
 
 
-def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
+def test_a_long_session_shows_its_first_and_last_operator() -> None:
     long = tuple(f"s{number}" for number in range(40))
     stage = Stage(Strategy.SESSION, (long, ("t", "u")), 500.0)
     schedule = Schedule((Block(0, (stage,)),))
@@ -68,7 +68,7 @@ def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
         (((0, 1, 2), (3,), (4, 6)), ("  (lanes 0-2)", "  (lane 3)", "  (lanes 4, 6)")),
     ],
 )
-def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
+def test_lanes_are_named_unless_each_group_has_its_own_lane(
     groups: tuple[tuple[int, ...], ...], words: tuple[str, ...]
 ) -> None:
     stage = Stage(Strategy.CONCURRENT, (("a", "b"), ("c",), ("d",)), 1.0, division=Division(8, groups))
@@ -80,7 +80,7 @@ def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
 @pytest.mark.parametrize(
     ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole graph not proven")]
 )
-def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
+def test_the_headline_states_what_is_proven(proven: Scope, words: str) -> None:
     said = proof_text(proven)
     text = draw_text(SCHEDULE, title="net", styles=LOOKS, proven=said)
     assert text.splitlines()[1] == f"2 blocks, 3 stages, 2.40 ms, {words}"
@@ -104,7 +104,7 @@ def _boxes(svg: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_a_long_headline_of_the_svg_goes_on_in_another_line_above_the_picture() -> None:
+def test_a_long_headline_of_the_svg_is_wrapped_above_the_picture() -> None:
     words = (
         "net on Tesla V100-SXM2-16GB (analytic: computed from the GPU's specification for one CUDA graph, not measured)"
     )

@@ -1,4 +1,4 @@
-"""Traces: events that viewers take, of what was measured and of what is predicted."""
+"""Traces: events of measured and of predicted times, as trace viewers read them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def spans(events: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
     return [(event["name"], event["ts"], event["dur"]) for event in events]
 
 
-def test_what_is_predicted_has_a_row_of_stages_and_one_for_each_group() -> None:
+def test_predictions_have_a_row_of_stages_and_one_for_each_group() -> None:
     found = {name: spans(events) for (_, name), events in rows(drawn(), "predicted").items()}
     assert found == {
         "stages": [("block 0 stage 0", 0, 120), ("block 0 stage 1", 120, 30.5), ("block 1 stage 0", 150.5, 1.25)],
@@ -65,7 +65,7 @@ def test_what_is_predicted_has_a_row_of_stages_and_one_for_each_group() -> None:
     }
 
 
-def test_events_tell_their_place_in_the_schedule() -> None:
+def test_events_have_their_place_in_the_schedule() -> None:
     args = [
         event["args"] for (_, name), events in rows(drawn(), "predicted").items() for event in events if "group" in name
     ]
@@ -77,7 +77,7 @@ def test_events_tell_their_place_in_the_schedule() -> None:
     ]
 
 
-def test_what_is_measured_has_a_row_for_each_lane() -> None:
+def test_measured_runs_have_a_row_for_each_lane() -> None:
     found = {name: spans(events) for (_, name), events in rows(drawn(runs=RUNS), "measured").items() if "lane" in name}
     assert found == {
         "lane 0": [("Conv 3×3 a + 1 more", 1, 89), ("d + 1 more", 90, 40)],  # noqa: RUF001
@@ -85,7 +85,7 @@ def test_what_is_measured_has_a_row_for_each_lane() -> None:
     }
 
 
-def test_a_task_tells_its_kernels_and_its_groups() -> None:
+def test_a_task_has_its_kernels_and_its_groups() -> None:
     lanes = rows(drawn(runs=RUNS), "measured")
     args = {
         event["args"]["kernels"]: event["args"]
@@ -97,8 +97,8 @@ def test_a_task_tells_its_kernels_and_its_groups() -> None:
     assert (args["ks"]["block"], args["ks"]["stage"], args["ks"]["strategy"]) == (1, 0, "session")
 
 
-def test_stages_that_overlap_get_rows_of_their_own() -> None:
-    """A lane that is done early goes on with the next stage; events of one row must not overlap."""
+def test_stages_that_overlap_get_separate_rows() -> None:
+    """A lane that finishes early continues with the next stage; events of one row must not overlap."""
     found = [
         spans(events) for (_, name), events in sorted(rows(drawn(runs=RUNS), "measured").items()) if "stage" in name
     ]
@@ -108,7 +108,7 @@ def test_stages_that_overlap_get_rows_of_their_own() -> None:
     ]
 
 
-def test_measured_stages_tell_what_was_predicted() -> None:
+def test_measured_stages_have_their_prediction() -> None:
     stages = [events for (_, name), events in rows(drawn(runs=RUNS), "measured").items() if name == "stages"]
     assert [event["args"]["predicted_us"] for events in stages for event in events] == [120.0, 1.25]
 
@@ -134,7 +134,7 @@ def test_a_stage_of_unknown_latency_is_drawn_and_says_so() -> None:
         assert spans(found["group 1"])[-1] == ("z", begin_us, length_us)
 
 
-def test_beside_a_run_nothing_is_drawn_as_predicted_where_nothing_is() -> None:
+def test_a_run_without_predictions_has_no_predicted_events() -> None:
     schedule = Schedule((Block(0, tuple(Stage(stage.strategy, stage.groups) for stage in SCHEDULE.stages)),))
     assert {event["pid"] for event in drawn(schedule, RUNS)["traceEvents"]} == {1}
     assert {event["pid"] for event in drawn(schedule)["traceEvents"]} == {2}

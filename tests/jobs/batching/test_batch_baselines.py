@@ -1,4 +1,4 @@
-"""Models in one graph run side by side where they are apart, if that is faster than the search of the whole graph."""
+"""Models in one graph run side by side in their separate parts if that beats the schedule of the whole graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LENGTH = 12
 
 
 def chain(seed: int) -> Model:
-    """A convolution that all have in one shape, a chain that only some have, and another one that all have."""
+    """A convolution of one shape for all models, a chain that only some have, and a second shared convolution."""
     shape, nodes, weights = (4, 4, 3, 3), [node("Conv", ["x", "w0"], ["t0"], pads=[1] * 4)], {"w0": weight(4, 4, 3, 3)}
     for place in range(1, LENGTH):
         kernel = 3 if place == LENGTH - 1 else 1 + 2 * ((seed + place) % 3)
@@ -44,7 +44,7 @@ def on_paper(model: Model, tmp_path: Path) -> Iterator[OpenModel]:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: Path) -> None:
+def test_schedules_are_distinct_and_sorted_by_latency(count: int, tmp_path: Path) -> None:
     whole = compose({f"m{seed}": chain(seed) for seed in range(count)})
     last = f"t{LENGTH - 1}"
     ends = [tuple(f"m{seed}/{name}" for seed in range(count)) for name in ("t0", last)]
@@ -65,7 +65,7 @@ def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: P
         assert (found.schedule.predicted_us or 0.0) < (alone.schedule.predicted_us or 0.0)
 
 
-def test_models_that_share_operators_run_side_by_side_wherever_they_are_apart(tmp_path: Path) -> None:
+def test_models_that_share_operators_run_side_by_side_in_their_separate_parts(tmp_path: Path) -> None:
     whole = compose({f"m{seed}": chain(seed) for seed in range(2)})
     model = batched(whole.model, [("m0/t0", "m1/t0")])
     with on_paper(model, tmp_path) as device:

@@ -1,4 +1,4 @@
-"""Batching ships where it is faster beyond the noise than the better of what people do without it."""
+"""Batching ships where it is faster, beyond the noise, than the better of the methods without it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from iosched.scheduler.search import SearchResult
 
 
 class Scripted:
-    """A device on which methods take as long as is written down, in milliseconds, round by round."""
+    """A device on which methods take given latencies, in milliseconds, round by round."""
 
     measuring = SimpleNamespace(budget=Budget())
 
@@ -62,7 +62,7 @@ class Scripted:
 
 
 def methods(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Method]:
-    """Ways to run two models; where they share inputs, those that share none may not ship."""
+    """Methods to run two models; if the models share inputs, methods with separate inputs may not ship."""
     cluster = composed(chains(2))
     device = resolve("v100", cluster.model)
     model = stack.enter_context(opened(device, cluster.model, OpenSettings(), tmp_path / "db"))
@@ -92,10 +92,10 @@ def around(median: float, noise: float = 0.01) -> list[float]:
     return [median * (1 + noise * step) for step in (0, 1, -1, 2, -2, 1, -1, 0, 2, -2)]
 
 
-def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
+def test_methods_with_separate_inputs_do_not_ship_if_inputs_are_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file would have other inputs than those that are asked for."""
+    """The file would not have the inputs that are requested."""
     found = decided(tmp_path, monkeypatch, shares=True, serial=around(4), packed=around(6), mixed=around(9))
     assert found.shipped == "mixed"
     assert "running one model after another is faster" in found.reason
@@ -105,7 +105,7 @@ def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
         assert predict_methods(ways).shipped == "mixed"
 
 
-def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
+def test_shared_inputs_are_fed_to_models_with_separate_inputs() -> None:
     cluster = composed(chains(2))
     fed: list[dict[str, int]] = []
     target = OpenComposition(cluster.model, cluster.composition.members, None, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
 
 
 def slowed(found: SearchResult, row: str) -> SearchResult:
-    """The result, ten times as slow for `mixed`."""
+    """The result, ten times slower for `mixed`."""
     times = 10 if row == "mixed" else 1
     blocks = (
         replace(
@@ -125,7 +125,7 @@ def slowed(found: SearchResult, row: str) -> SearchResult:
     return replace(found, schedule=Schedule(tuple(blocks)))
 
 
-def test_what_is_faster_than_both_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_schedule_ships_if_it_is_faster_than_both_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = decided(tmp_path, monkeypatch, serial=around(9), packed=around(6), mixed=around(4))
     assert found.shipped == "mixed"
     assert found.ratio is not None
@@ -144,7 +144,7 @@ def test_the_better_of_the_others_ships_where_it_is_not(tmp_path: Path, monkeypa
     assert found.reason.startswith("running one model after another is faster")
 
 
-def test_ways_that_the_device_refuses_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_that_the_device_refuses_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ready(method: Method, inputs: object) -> Candidate:
         if method.row == "packed" or refuses_all:
             raise DeviceError("not enough memory")
@@ -162,7 +162,7 @@ def test_ways_that_the_device_refuses_take_no_part(tmp_path: Path, monkeypatch: 
             compare_methods(here, found, {}, TimeBudget(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
 
 
-def test_on_paper_the_least_latency_ships(tmp_path: Path) -> None:
+def test_the_lowest_predicted_latency_ships(tmp_path: Path) -> None:
     with ExitStack() as stack:
         found = predict_methods(methods(tmp_path, stack))
     least = min(row.latency_us for row in found.rows)
@@ -173,7 +173,7 @@ NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 
 
 def document(method: Method) -> ScheduleDocument:
-    """The file of a method that ships, read anew."""
+    """The file of a method that ships, read back."""
     row = Row(method.row, summarize([1.0]), method.text)
     alone = BatchComparison({method.row: method}, (row,), method.row, "", None)
     written = document_of(resolve("cpu", method.target.model), alone, method.running())
@@ -182,13 +182,13 @@ def document(method: Method) -> ScheduleDocument:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A profile database in which the tests behind the first one find what they would measure again."""
+    """A profile database that saves the later tests the measurements of the first one."""
     return tmp_path_factory.mktemp("measured") / "db"
 
 
 @contextmanager
 def here(profile_db: Path) -> Iterator[list[Method]]:
-    """All ways to run two models on this machine, apart and batched."""
+    """All methods to run two models on this machine, separate and batched."""
     cluster = composed(chains(2))
     device, settings = resolve("cpu", cluster.model), OpenSettings(threads=2)
     batched = cluster.batched(cluster.plan("greedy", EqualGains()))
@@ -204,7 +204,7 @@ def here(profile_db: Path) -> Iterator[list[Method]]:
 
 @pytest.mark.slow
 @NEEDS_OPENVINO
-def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
+def test_every_method_ships_as_it_was_compared(measured: Path) -> None:
     models = chains(2)
     libraries: dict[str, set[str | None]] = {}
     with here(measured) as found:
@@ -223,10 +223,10 @@ def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
 
 
 @pytest.mark.slow
-def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_them(
+def test_side_by_side_means_sessions_on_a_cpu_and_one_schedule_on_a_gpu(
     tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
+    """Without iosched, a CPU has no lanes, but a GPU has streams."""
     monkeypatch.setattr(methods_, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
     lanes = [["a"], ["b"]]
     with here(measured) as found:
@@ -247,7 +247,7 @@ def members_side_by_side(method: Method) -> list[list[str]]:
 
 
 @NEEDS_OPENVINO
-def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_openvino_onnxruntime_sessions_run(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with here(measured) as found:
         method = next(each for each in found if (each.row, each.library) == ("packed", "openvino"))
         monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed")
@@ -258,7 +258,7 @@ def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, m
 
 @NEEDS_OPENVINO
 @pytest.mark.parametrize(("late", "note"), [(False, "outputs differ"), (True, "time ran out")])
-def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
+def test_openvino_is_left_out_if_its_outputs_differ_or_time_runs_out(
     late: bool, note: str, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Outputs of a file are held to those of each model alone, and the model that differs is named."""
+"""Outputs of a file are compared with those of each model alone, and a model that differs is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 
 
-def test_a_model_that_computes_something_else_is_named() -> None:
+def test_a_model_with_wrong_outputs_is_named() -> None:
     models = chains(2)
     cluster = composed(models)
     inputs = random_inputs(cluster.model.graph.inputs)

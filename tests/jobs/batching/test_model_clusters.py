@@ -1,4 +1,4 @@
-"""Models are put together as far as memory and likeness go, and compute batched what they compute alone."""
+"""Similar models are clustered within the memory limit, and compute the same batched as alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ node = helper.make_node
 
 
 class Flat:
-    """Ten microseconds for every operator that is saved, one for every tensor that is joined or parted."""
+    """Ten microseconds for every operator that is saved, one for every tensor that is joined or split."""
 
     def gain_us(self, operators: object, count: int) -> float:
         return 10.0 * (count - 1)
@@ -33,7 +33,7 @@ class Flat:
 
 
 class Dear(Flat):
-    """Nothing is worth its price."""
+    """Batching never pays off."""
 
     def gain_us(self, operators: list[Operator], count: int) -> float:  # type: ignore[override]
         return -1.0
@@ -49,7 +49,7 @@ def chain(kind: str, seed: int) -> Model:
     return load_model(data(proto_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)))
 
 
-def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
+def test_similar_models_are_clustered_within_the_memory_limit() -> None:
     models = {"a": chain("Sin", 0), "b": chain("Relu", 1), "c": chain("Sin", 2), "d": chain("Relu", 3)}
     pair = together_nbytes(footprint_of(models[name]) for name in "ac")
     assert clusters_of(models) == (("a", "b", "c", "d"),)
@@ -70,7 +70,7 @@ def test_models_compute_the_same_by_every_policy(policy: PolicyName) -> None:
     assert (len(found.graph.operators) < len(cluster.model.graph.operators)) == batches
 
 
-def test_what_is_not_worth_its_price_stays_apart() -> None:
+def test_operators_are_not_batched_at_a_loss() -> None:
     cluster = composed({name: chain("Relu", seed) for seed, name in enumerate("ab")})
     assert cluster.batched(cluster.plan("dpbat", Dear())) is cluster.model
     assert cluster.batched(cluster.plan("greedy", Dear())) is not cluster.model
@@ -84,7 +84,7 @@ def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
     assert_as_alone(found, cluster.composition.members, models)
 
 
-def test_a_policy_that_is_none_is_refused() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     models = {"a": chain("Relu", 0)}
     with pytest.raises(UsageError, match="unknown policy 'best': choose from auto, dpbat, greedy, fcfs"):
         planned_clusters(models, BatchSettings(device="v100", policy="best"))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What batching saves is the difference of two schedules of samples, each of which is asked for once."""
+"""The gain of batching is the difference between two sample schedules, each of which is computed once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("Conv
 
 
 def whole(count: int = 3, with_one_weight: int = 3) -> Composition:
-    """So many models; the last convolution has the same weight in the first of them, and other ones in the others."""
+    """`count` models; the last convolution has the same weight in the first `with_one_weight` of them only."""
     protos = variants(
         NODES,
         {"x": [1, 4, 6, 6]},
@@ -35,7 +35,7 @@ def whole(count: int = 3, with_one_weight: int = 3) -> Composition:
 
 
 class Counting:
-    """Ten microseconds for each operator; keeps what it was asked for."""
+    """Ten microseconds for each operator; records the models that it was called with."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
@@ -45,7 +45,7 @@ class Counting:
         return 10.0 * len(model.graph.operators)
 
 
-def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> None:
+def test_a_gain_is_the_latency_of_separate_operators_minus_that_of_one() -> None:
     found, best_us = whole(), Counting()
     costs = SampledCosts(found.model, ensemble_of(found), best_us)
     graph = found.model.graph
@@ -56,8 +56,8 @@ def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> Non
     assert costs.gain_us([graph.by_name["m0/r"], graph.by_name["m1/r"]], 5) == 50 - 10
 
 
-def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None:
-    """Which asks for nothing more."""
+def test_separate_operators_cost_less_if_whole_models_run_side_by_side() -> None:
+    """This needs no further sample."""
     found, best_us = whole(), Counting()
     costs = SampledCosts(found.model, ensemble_of(found), best_us)
     operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r")]
@@ -66,7 +66,7 @@ def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None
     assert len(best_us.asked) == 2
 
 
-def test_operators_of_one_weight_have_a_price_of_their_own() -> None:
+def test_operators_that_share_a_weight_are_sampled_separately() -> None:
     found, best_us = whole(with_one_weight=2), Counting()
     costs = SampledCosts(found.model, ensemble_of(found), best_us)
     one, same, other = (found.model.graph.by_name[f"m{index}/y"] for index in range(3))
@@ -76,7 +76,7 @@ def test_operators_of_one_weight_have_a_price_of_their_own() -> None:
     assert best_us.asked == [("Conv", "Conv"), ("Conv",)] * 2
 
 
-def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> None:
+def test_operators_that_run_in_sequence_need_a_sample_of_one_alone() -> None:
     found, best_us = whole(), Counting()
     costs = SampledCosts(found.model, ensemble_of(found), best_us, in_turn=True)
     operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r", "m2/r")]
@@ -86,7 +86,7 @@ def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> Non
     assert best_us.asked == [("Conv",)] * 3  # alone, as one of two, as one of three
 
 
-def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
+def test_joins_and_splits_are_sampled_once_per_shape() -> None:
     found, best_us = whole(), Counting()
     costs = SampledCosts(found.model, ensemble_of(found), best_us)
     for name in ("m0/x", "m1/x"):
@@ -95,7 +95,7 @@ def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
     assert best_us.asked == [("Concat",), ("Split",)]
 
 
-def test_a_plan_is_made_at_these_prices() -> None:
+def test_a_plan_uses_sampled_costs() -> None:
     found = whole()
     ensemble = ensemble_of(found)
     plan = folded(ensemble, SampledCosts(found.model, ensemble, Counting()))

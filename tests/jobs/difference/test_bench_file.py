@@ -1,4 +1,4 @@
-"""Results of `bench --json` are read back, and what is none is refused."""
+"""Results of `bench --json` are read back, and other files are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def result(**changes: object) -> dict[str, object]:
     return {**found, **changes}
 
 
-def test_one_line_and_a_line_for_each_batch_size_and_one_object_on_several_lines() -> None:
+def test_an_indented_object_and_a_line_per_batch_size_are_read() -> None:
     (line,) = parse_bench(json.dumps(result(), indent=2).encode(), "f").lines
     assert (line.model, line.batch_size, line.names) == ("net", 1, ("iosched",))
     assert line.samples("iosched") == (1.0, 2.0)
@@ -44,23 +44,23 @@ def test_one_line_and_a_line_for_each_batch_size_and_one_object_on_several_lines
         b'{"rows": [], "samples_us": ' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_result_is_refused(data: bytes) -> None:
+def test_other_data_is_refused(data: bytes) -> None:
     with pytest.raises(UsageError, match=r"^f: not a result"):
         parse_bench(data, "f")
 
 
 @pytest.mark.parametrize("sample", [0, -1.0, 5e-324, 1e300])
-def test_so_are_samples_that_nothing_can_take(sample: float) -> None:
+def test_impossible_samples_are_refused(sample: float) -> None:
     with pytest.raises(UsageError, match="samples of 'iosched' are outside"):
         parse_bench(json.dumps(result(samples_us={"iosched": [1.0, sample]})).encode(), "f")
 
 
-def test_one_batch_size_twice_is_refused() -> None:
+def test_a_repeated_batch_size_is_refused() -> None:
     text = f"{json.dumps(result())}\n{json.dumps(result())}\n"
     with pytest.raises(UsageError, match="several results have the same batch size"):
         parse_bench(text.encode(), "f")
 
 
-def test_a_schedule_is_none() -> None:
+def test_a_schedule_is_not_a_bench_result() -> None:
     assert is_bench(json.dumps(result()).encode())
     assert not is_bench(b'{"model": {}, "blocks": []}')

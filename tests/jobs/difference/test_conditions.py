@@ -1,4 +1,4 @@
-"""What of the machine, the versions, the seeds and the load of two results is not alike."""
+"""Differences between two results in machine, versions, seeds and background load."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HERE = {
 }
 
 
-def test_like_places_are_passed_over_whenever_and_by_whatever_command() -> None:
+def test_equal_conditions_are_not_listed_and_time_and_command_are_ignored() -> None:
     assert not list(unlike_places(HERE, {**HERE, "time": "2027", "command": ["iosched", "bench", "-q"]}))
 
 
-def test_what_is_unlike_is_named_with_both_values() -> None:
+def test_differences_are_named_with_both_values() -> None:
     there = {
         **HERE,
         "machine": {"cpu": "B", "design": {"family": "26"}, "cores": [0, 1, 2], "memory_nbytes": 8},
@@ -33,7 +33,7 @@ def test_what_is_unlike_is_named_with_both_values() -> None:
     ]
 
 
-def test_a_background_load_is_none_where_a_file_does_not_say() -> None:
+def test_a_missing_background_load_counts_as_0() -> None:
     assert not list(unlike_places(HERE, {**HERE, "background_load": 0}))
     assert list(unlike_places(HERE, {**HERE, "background_load": 2})) == [
         "measured under different background loads (0 and 2)"
@@ -41,12 +41,12 @@ def test_a_background_load_is_none_where_a_file_does_not_say() -> None:
 
 
 @pytest.mark.parametrize("other", [{}, {"machine": None}, {"machine": "A", "versions": 3}])
-def test_files_that_do_not_say_are_unlike_in_nothing(other: dict[str, object]) -> None:
+def test_missing_conditions_are_not_differences(other: dict[str, object]) -> None:
     assert not list(unlike_places(HERE, other))
     assert not list(unlike_places(other, HERE))
 
 
-def test_what_a_stranger_wrote_is_cut_short() -> None:
+def test_long_differences_are_cut_short() -> None:
     long = {"machine": {f"key {number}": "x" * 10_000 for number in range(100)}}
     (text,) = unlike_places(long, {"machine": {}})
     assert len(text) < 1000

@@ -1,4 +1,4 @@
-"""Two results of `bench`: whether one is slower, beyond what their samples leave open."""
+"""Two results of `bench`: whether one is slower, beyond the uncertainty of their samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.0, 0.99, 1.01)
 
 
 def line(rounds: int = len(NOISE), batch_size: int = 1, **medians: float) -> BenchLine:
-    """A result with rows of these medians, whose samples vary by two percent."""
+    """A result with rows of these medians, whose samples vary by 2 %."""
     samples = {name: tuple(median * each for each in NOISE[:rounds]) for name, median in medians.items()}
     return BenchLine("net", "Test CPU", batch_size, tuple(map(BenchRow, medians)), samples)
 
@@ -43,7 +43,7 @@ def test_a_result_does_not_differ_from_itself() -> None:
     assert (row.ratio, row.verdict) == (1, "no difference")
 
 
-def test_rows_of_one_alone_are_named() -> None:
+def test_rows_in_only_one_result_are_named() -> None:
     found = compare_results(file(line(iosched=1, openvino=1)), file(line(iosched=1, greedy=1)))
     assert [row.name for row in found.rows] == ["iosched"]
     assert (found.only_before, found.only_after) == (((1, "openvino"),), ((1, "greedy"),))
@@ -56,7 +56,7 @@ def test_each_batch_size_is_compared_with_its_own() -> None:
     assert [(row.batch_size, row.ratio) for row in found.rows] == [(8, 1)]
 
 
-def test_runs_at_the_same_time_share_their_latency() -> None:
+def test_concurrent_runs_divide_their_latency() -> None:
     two = msgspec.structs.replace(line(iosched=100), rows=(BenchRow("iosched", 2),))
     (row,) = compare_results(file(line(iosched=100)), file(two)).rows
     assert (row.after, row.ratio) == (50, 0.5)
@@ -76,7 +76,7 @@ def test_relative_to_another_row_a_slower_machine_makes_no_difference() -> None:
 @pytest.mark.parametrize(
     ("change", "words"), [({"model": "other"}, "different models"), ({"device": "Other CPU"}, "different devices")]
 )
-def test_unlike_results_are_refused_until_a_word_is_said(change: dict[str, str], words: str) -> None:
+def test_results_of_other_models_or_devices_need_the_anyway_option(change: dict[str, str], words: str) -> None:
     one, other = file(line(iosched=1)), file(msgspec.structs.replace(line(iosched=1), **change), place="b.json")
     with pytest.raises(UsageError, match=rf"{words}.*--anyway"):
         compare_results(one, other)
@@ -85,14 +85,14 @@ def test_unlike_results_are_refused_until_a_word_is_said(change: dict[str, str],
     assert len(found.rows) == 1
 
 
-def test_so_are_other_batch_sizes() -> None:
+def test_other_batch_sizes_need_the_anyway_option() -> None:
     one, other = file(line(iosched=1)), file(line(iosched=1, batch_size=8))
     with pytest.raises(UsageError, match=r"different batch sizes \(1 and 8\)"):
         compare_results(one, other)
     assert "different batch sizes" in compare_results(one, other, anyway=True).remarks[0]
 
 
-def test_nothing_in_common_is_no_result() -> None:
+def test_results_without_common_rows_are_refused() -> None:
     with pytest.raises(UsageError, match="no row in common"):
         compare_results(file(line(greedy=1)), file(line(iosched=1)))
 
@@ -115,7 +115,7 @@ def test_an_end_of_the_interval_on_the_gate_passes() -> None:
     assert isinstance(gate(found, 0.2499).failure, MismatchError)
 
 
-def test_it_looks_at_what_was_shipped_unless_others_are_named() -> None:
+def test_a_gate_applies_to_the_shipped_row_unless_others_are_named() -> None:
     found = compare_results(file(line(iosched=100, greedy=100)), file(line(iosched=100, greedy=150)))
     assert gate(found, 0.03).failure is None
     failure = gate(found, 0.03, ["iosched", "greedy"]).failure
@@ -126,7 +126,7 @@ def test_it_looks_at_what_was_shipped_unless_others_are_named() -> None:
         gate(found, 0.03, ["openvino"])
 
 
-def test_one_that_cannot_be_told_does_not_pass_in_silence() -> None:
+def test_a_gate_without_enough_samples_is_an_error() -> None:
     found = compare_results(file(line(5, iosched=100)), file(line(iosched=100)))
     assert found.rows[0].verdict is None
     with pytest.raises(UsageError, match="--rounds"):
@@ -134,7 +134,7 @@ def test_one_that_cannot_be_told_does_not_pass_in_silence() -> None:
 
 
 def drawn(seed: int, count: int = 30, scale: float = 1.0) -> list[float]:
-    """Latencies with a heavy tail, as shared machines have them; their true median is `scale`."""
+    """Latencies with a heavy tail, as on shared machines; their true median is `scale`."""
     return list(scale * np.random.default_rng(seed).lognormal(0.0, 0.1, count))
 
 
@@ -152,17 +152,17 @@ def test_equal_samples_and_seeds_give_equal_intervals() -> None:
     assert ratio_interval(drawn(1), drawn(2), seed=3) != ratio_interval(drawn(1), drawn(2), seed=4)
 
 
-def test_latencies_that_never_vary_leave_no_doubt() -> None:
+def test_constant_latencies_have_an_interval_of_width_0() -> None:
     assert ratio_interval([2.0] * 9, [3.0] * 7, seed=0) == (1.5, 1.5)
 
 
 @pytest.mark.parametrize("few", [(LEAST_SAMPLES - 1, LEAST_SAMPLES), (LEAST_SAMPLES, LEAST_SAMPLES - 1)])
-def test_from_too_few_samples_nothing_is_known(few: tuple[int, int]) -> None:
+def test_too_few_samples_give_no_interval(few: tuple[int, int]) -> None:
     assert ratio_interval([1.0] * few[0], [1.0] * few[1], seed=0) is None
     assert ratio_interval([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES, seed=0) is not None
 
 
-def test_drawing_a_part_at_a_time_draws_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resampling_in_parts_gives_the_same_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ratio_interval(drawn(1), drawn(2), seed=0)
     monkeypatch.setattr(results, "_AT_ONCE", 30 * 777)
     parts = ratio_interval(drawn(1), drawn(2), seed=0)
@@ -172,7 +172,7 @@ def test_drawing_a_part_at_a_time_draws_as_many(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("count", [10, 50])
-def test_the_interval_has_the_true_ratio_as_often_as_it_says(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_covers_the_true_ratio_as_often_as_stated(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "RESAMPLES", 500)
     hits = 0
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""Two schedule files: told apart by what runs with what, in the names of one model where that is at hand."""
+"""Two schedule files: compared by which operators run together, with the names of a model if one is given."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def document(model: Model = MODEL, device: str = "v100", *, in_a_row: bool = Fal
     return document_from(model, resolve(device), None, made)
 
 
-def test_equal_ones() -> None:
+def test_equal_schedules_do_not_differ() -> None:
     found = compare_schedules((document(), None), (document(), None))
     assert found.failure is None
     assert found.remarks == ()
 
 
-def test_other_ones_are_counted() -> None:
+def test_operators_that_differ_are_counted() -> None:
     found = compare_schedules((document(), None), (document(in_a_row=True), None))
     assert isinstance(found.failure, MismatchError)
     count = len(found.found.operators)
@@ -47,14 +47,14 @@ def test_other_devices_are_a_remark() -> None:
 
 
 @pytest.mark.parametrize("at_hand", ["first", "second"])
-def test_a_model_of_the_same_structure_may_call_its_operators_otherwise(at_hand: str) -> None:
+def test_a_model_of_the_same_structure_may_have_other_operator_names(at_hand: str) -> None:
     first, second = (document(), None), (document(OTHER), OTHER)
     found = compare_schedules(first, second) if at_hand == "second" else compare_schedules(second, first)
     assert found.failure is None
     assert found.before.model == found.after.model == "other"
 
 
-def test_schedules_of_different_models_are_refused_until_a_word_is_said() -> None:
+def test_schedules_of_different_models_need_the_anyway_option() -> None:
     one = (document(), None)
     other = (replace(document(OTHER), sha256="0" * 64, structure=None), None)
     with pytest.raises(UsageError, match=r"different models \(branches and other\).*--anyway"):
@@ -63,7 +63,7 @@ def test_schedules_of_different_models_are_refused_until_a_word_is_said() -> Non
     assert all(each.before is None or each.after is None for each in found.found.operators)
 
 
-def test_so_are_those_of_other_shapes() -> None:
+def test_schedules_of_other_shapes_need_the_anyway_option() -> None:
     one = document()
     other = replace(one, inputs={name: (8, *shape[1:]) for name, shape in one.inputs.items()})
     with pytest.raises(UsageError, match="or input shapes"):

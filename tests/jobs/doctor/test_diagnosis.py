@@ -1,4 +1,4 @@
-"""A check that fails is itself a finding, and keeps no other from running; a report names neither user nor hosts."""
+"""A check that fails is itself a finding, and the others still run; a report names neither user nor hosts."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_check_whose_module_cannot_be_imported_is_a_finding(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_each_check_gets_through_here(check: str, tmp_path: Path) -> None:
+def test_each_check_completes_on_this_machine(check: str, tmp_path: Path) -> None:
     found = diagnose(DoctorRequest(tmp_path / "profile.sqlite", fire()), checks=(check,))
     assert not [each for each in found.broken if each.where == f"check of {check}"]
     assert found.sections[check].values
     assert found.sections[check].rows
 
 
-def test_what_is_broken_comes_first_and_decides_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_findings_come_first_and_cause_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     remark, broken = Finding("slow", "a", "wait", is_broken=False), Finding("gone", "b", "bring it back")
     monkeypatch.setattr(machine, "check_machine", lambda asked: Section(findings=(remark,)))
     only_remarks = diagnose(checks=("machine",))
@@ -62,7 +62,7 @@ def test_what_is_broken_comes_first_and_decides_the_end(monkeypatch: pytest.Monk
     assert "1 problem found" in str(found.failure)
 
 
-def test_all_that_is_told_is_told_discreetly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_whole_report_is_anonymized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     secret = "/home/ada/x https://ada:pass@pypi.example.org/simple"
     section = Section({"a": [{"b": secret}]}, (("label", secret),), (Finding(secret, secret, secret),))
@@ -80,7 +80,7 @@ def test_every_check_function_is_registered() -> None:
     }
 
 
-def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_create_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     diagnose(DoctorRequest(tmp_path / "folder" / "profile.sqlite"))
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +102,7 @@ def test_homes_and_hosts_are_left_out(text: str, expected: str) -> None:
     assert discreet_text(text, "/home/ada") == expected
 
 
-def test_without_a_home_paths_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_paths_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: Path("/"))
     assert home() == ""
     assert discreet_text("/data/x", home()) == "/data/x"

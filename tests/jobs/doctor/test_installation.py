@@ -1,4 +1,4 @@
-"""Packages that are missing, do not load or do not go together, and the extra that brings them."""
+"""Packages that are missing, do not load or conflict, and the extra that installs them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ASKED = (
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch):
-    """What is found where these versions are installed, and these modules do not load."""
+def checked(monkeypatch: pytest.MonkeyPatch):
+    """Checks libraries with these versions installed, where these modules do not load."""
 
     def look(versions: Mapping[str, str], troubles: Mapping[str, str] | None = None) -> Section:
         monkeypatch.setattr(installation, "requirements", lambda: ASKED)
@@ -38,16 +38,16 @@ def looked(monkeypatch: pytest.MonkeyPatch):
     return look
 
 
-def test_what_is_missing_is_shown_with_the_extra_that_brings_it_and_is_no_finding(looked) -> None:
-    found = looked({"numpy": "2.0", "onnxruntime": "1.30"})
+def test_a_missing_extra_is_shown_with_its_command_and_is_no_finding(checked) -> None:
+    found = checked({"numpy": "2.0", "onnxruntime": "1.30"})
     assert ("numpy", "2.0") in found.rows
     assert ("[explore]", "not installed: optuna; run in a clone of iosched: pip install '.[explore]'") in found.rows
     assert "mypy" not in repr(found.rows)
     assert found.findings == ()
 
 
-def test_what_iosched_cannot_do_without_is_broken_where_it_is_missing(looked) -> None:
-    (finding,) = looked({}).findings
+def test_a_missing_required_package_is_broken(checked) -> None:
+    (finding,) = checked({}).findings
     assert (finding.what, finding.way, finding.is_broken) == (
         "numpy is not installed",
         "run in a clone of iosched: pip install .",
@@ -55,16 +55,16 @@ def test_what_iosched_cannot_do_without_is_broken_where_it_is_missing(looked) ->
     )
 
 
-def test_a_version_that_is_too_old_names_the_one_wanted(looked) -> None:
-    (finding,) = looked({"numpy": "2.0", "optuna": "4.1"}).findings
+def test_a_version_that_is_too_old_is_reported_with_the_required_one(checked) -> None:
+    (finding,) = checked({"numpy": "2.0", "optuna": "4.1"}).findings
     assert finding.where == "optuna 4.1"
     assert ">=5" in finding.what
     assert "'.[explore]'" in finding.way
     assert finding.is_broken
 
 
-def test_a_package_that_does_not_load_is_broken_and_says_why(looked) -> None:
-    found = looked({"numpy": "2.0"}, {"numpy": "ImportError: libblas.so.3"})
+def test_a_package_that_does_not_load_is_broken_with_the_reason(checked) -> None:
+    found = checked({"numpy": "2.0"}, {"numpy": "ImportError: libblas.so.3"})
     (finding,) = found.findings
     assert "ImportError: libblas.so.3" in finding.what
     assert finding.where == "numpy 2.0"
@@ -72,22 +72,22 @@ def test_a_package_that_does_not_load_is_broken_and_says_why(looked) -> None:
     assert found.values["packages"][0]["trouble"] == "ImportError: libblas.so.3"
 
 
-def test_the_module_of_a_package_that_is_called_otherwise_is_tried(looked) -> None:
-    (finding,) = looked({"numpy": "2.0", "onnxruntime-gpu": "1.30"}, {"onnxruntime": "no CUDA"}).findings
+def test_a_module_with_another_name_than_its_package_is_imported(checked) -> None:
+    (finding,) = checked({"numpy": "2.0", "onnxruntime-gpu": "1.30"}, {"onnxruntime": "no CUDA"}).findings
     assert finding.where == "onnxruntime-gpu 1.30"
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("onnxruntime", "onnxruntime-gpu"), ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")]
 )
-def test_two_packages_that_own_the_same_files_are_broken(looked, one: str, other: str) -> None:
-    (finding,) = looked({"numpy": "2.0", one: "1.30", other: "1.30"}).findings
+def test_two_packages_that_own_the_same_files_are_broken(checked, one: str, other: str) -> None:
+    (finding,) = checked({"numpy": "2.0", one: "1.30", other: "1.30"}).findings
     assert finding.where == f"{one}, {other}"
     assert "overwrite" in finding.what
     assert f"pip uninstall {one} {other}" in finding.way
 
 
-def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_in_the_metadata_are_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "requirements", lambda: ())
     (finding,) = installation.check_libraries(DoctorRequest()).findings
     assert not finding.is_broken
@@ -95,7 +95,7 @@ def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A module that does this when it is imported."""
+    """A module that runs this code when it is imported."""
 
     def write(text: str) -> str:
         (tmp_path / "ailing.py").write_text(text)
@@ -105,32 +105,32 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return write
 
 
-def test_a_module_that_loads(module) -> None:
+def test_a_module_that_loads_has_no_reason(module) -> None:
     assert why_not(module("print('words')")) is None
 
 
-def test_the_last_line_says_why_it_does_not(module) -> None:
+def test_the_last_line_of_a_failed_import_is_the_reason(module) -> None:
     assert why_not(module("import no_such_library")) == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
-def test_one_that_ends_its_process_ends_no_other(module) -> None:
+def test_a_module_that_kills_its_process_does_not_end_this_one(module) -> None:
     why = why_not(module("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
     assert why is not None
     assert "SIGSEGV" in why
 
 
-def test_one_that_leaves_without_a_word(module) -> None:
+def test_a_module_that_exits_silently_is_reported_with_its_exit_code(module) -> None:
     assert why_not(module("raise SystemExit(3)")) == "exit code 3"
 
 
-def test_one_that_hangs_is_given_up(module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_hangs_times_out(module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "_IMPORT_SECONDS", 0.2)
     why = why_not(module("import time; time.sleep(60)"))
     assert why is not None
     assert "more than" in why
 
 
-def test_a_file_in_the_working_folder_is_not_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     assert why_not("json") is None
@@ -139,7 +139,7 @@ def test_a_file_in_the_working_folder_is_not_meant(tmp_path: Path, monkeypatch: 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 
 
-def test_all_that_pyproject_names_is_found_with_its_extra() -> None:
+def test_all_packages_of_pyproject_are_found_with_their_extras() -> None:
     found = {(each.package, each.extra) for each in requirements()}
     lists = {None: PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
     wanted = {(_name(text), extra) for extra, texts in lists.items() for text in texts}
@@ -181,7 +181,7 @@ def test_versions_are_compared_as_numbers(version: str, wanted: str, expected: b
     assert meets(version, wanted) is expected
 
 
-def test_a_version_for_one_extra_is_right_though_another_extra_wants_a_newer_one() -> None:
+def test_a_version_that_suffices_for_one_extra_is_accepted() -> None:
     both = [Requirement("onnxruntime-gpu", ">=1.27", "cuda"), Requirement("onnxruntime-gpu", "<1.27,>=1.26", "cuda12")]
     assert is_met("1.26.1", both)
     assert is_met("1.30", both)
@@ -193,14 +193,14 @@ def _no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation.shutil, "which", lambda name: None)
 
 
-def test_both_versions() -> None:
+def test_the_versions_of_iosched_and_python_are_reported() -> None:
     found = installation.check_software(DoctorRequest())
     assert (found.values["iosched"], found.values["python"]) == (iosched_version(), platform.python_version())
     assert found.findings == ()
 
 
 @pytest.mark.parametrize(("version", "is_broken"), [((3, 9, 1), True), ((3, 99, 0), False)])
-def test_pythons_that_were_not_tried(
+def test_an_untested_python_is_a_finding(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], is_broken: bool
 ) -> None:
     monkeypatch.setattr(installation.sys, "version_info", version)
@@ -209,12 +209,12 @@ def test_pythons_that_were_not_tried(
     assert finding.is_broken is is_broken
 
 
-def test_a_later_patch_of_the_newest_one_that_was_tried_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_patch_of_the_newest_tested_python_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation.sys, "version_info", (*max(installation._tried_pythons()), 99))
     assert installation.check_software(DoctorRequest()).findings == ()
 
 
-def test_without_metadata_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_metadata_iosched_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise PackageNotFoundError
 
@@ -225,13 +225,13 @@ def test_without_metadata_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     assert "not installed" in finding.what
 
 
-def test_the_command_of_another_python_is_worth_a_remark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_of_another_python_is_a_remark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation.shutil, "which", lambda name: str(tmp_path / name))
     (finding,) = installation.check_software(DoctorRequest()).findings
     assert finding.where == str(tmp_path / "iosched")
     assert not finding.is_broken
 
 
-def test_the_command_of_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_this_python_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation.shutil, "which", lambda name: str(Path(sys.executable).parent / name))
     assert installation.check_software(DoctorRequest()).findings == ()

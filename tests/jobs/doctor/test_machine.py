@@ -1,4 +1,4 @@
-"""The machine, its variables, files of settings, profile database and kernels, as `doctor` reports them."""
+"""The machine, environment variables, settings files, profile database and kernels, as `doctor` reports them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def test_memory_is_in_bytes() -> None:
     assert found.findings == ()
 
 
-def test_other_programs_on_the_cores_are_worth_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_high_load_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     (finding,) = findings()
     assert "load of 1000.0" in finding.what
     assert not finding.is_broken
 
 
-def test_so_is_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_available_memory_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_lines", lambda file: ["MemAvailable: 102400 kB"])
     (finding,) = findings()
     assert (finding.what, finding.is_broken) == ("only 0.1 GiB of memory is available", False)
 
 
-def test_so_is_little_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_space_for_temporary_files_is_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: type("", (), {"free": 2**20}))
     (finding,) = findings()
     assert "TMPDIR" in finding.way
@@ -65,7 +65,7 @@ def test_no_folder_for_temporary_files_is_broken(monkeypatch: pytest.MonkeyPatch
     assert (finding.where, finding.is_broken) == ("TMPDIR", True)
 
 
-def test_another_system_is_broken_and_what_it_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_is_broken_and_its_load_and_memory_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(machine, "_lines", lambda file: [])
     monkeypatch.delattr(machine.os, "getloadavg")
@@ -78,12 +78,12 @@ def test_another_system_is_broken_and_what_it_does_not_tell_is_not_known(monkeyp
 
 
 @pytest.mark.parametrize(("text", "limit"), [("1073741824", 2**30), ("max", None), (str(2**63 - 4096), None)])
-def test_the_limit_of_a_container(monkeypatch: pytest.MonkeyPatch, text: str, limit: int | None) -> None:
+def test_the_memory_limit_of_a_container_is_read(monkeypatch: pytest.MonkeyPatch, text: str, limit: int | None) -> None:
     monkeypatch.setattr(machine, "_lines", lambda file: [text] if Path(file).name == "memory.max" else [])
     assert machine.check_machine(DoctorRequest()).values["memory_limit_nbytes"] == limit
 
 
-def test_a_sound_one(tmp_path: Path) -> None:
+def test_an_intact_database_is_no_finding(tmp_path: Path) -> None:
     path = tmp_path / "profile.sqlite"
     ProfileDatabase(path).close()
     found = machine.check_database(DoctorRequest(path))
@@ -103,19 +103,19 @@ def test_a_sound_one(tmp_path: Path) -> None:
     assert dict(found.rows)["state"] == f"{size}, readable, writable, intact, schema {known} of {known}"
 
 
-def test_one_that_is_not_there_yet_is_no_finding(tmp_path: Path) -> None:
+def test_a_database_that_does_not_exist_yet_is_no_finding(tmp_path: Path) -> None:
     found = machine.check_database(DoctorRequest(tmp_path / "a" / "b.sqlite"))
     assert found.findings == ()
     assert "does not exist yet" in dict(found.rows)["state"]
 
 
-def test_one_in_memory_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_in_memory_has_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IOSCHED_PROFILE_DB", ":memory:")
     assert machine.check_database(DoctorRequest()).values == {"path": None}
     assert machine.check_database(DoctorRequest(Path(":memory:"))).values == {"path": None}
 
 
-def test_one_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_database_is_broken_with_a_way_out(tmp_path: Path) -> None:
     path = tmp_path / "profile.sqlite"
     path.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     (finding,) = machine.check_database(DoctorRequest(path)).findings
@@ -125,7 +125,7 @@ def test_one_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
     assert "--profile-db" in finding.way
 
 
-def test_little_room_beside_it_is_worth_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_space_for_the_database_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda folder: type("", (), {"free": 2**20}))
     (finding,) = machine.check_database(DoctorRequest(tmp_path / "b.sqlite")).findings
     assert "only 1 MiB" in finding.what
@@ -133,8 +133,8 @@ def test_little_room_beside_it_is_worth_a_remark(tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch):
-    """What is found in an environment of these variables."""
+def checked(monkeypatch: pytest.MonkeyPatch):
+    """Checks an environment of these variables."""
 
     def look(**variables: str) -> Section:
         monkeypatch.setattr(machine.os, "environ", variables)
@@ -143,34 +143,34 @@ def looked(monkeypatch: pytest.MonkeyPatch):
     return look
 
 
-def test_values_are_shown_of_those_that_are_known(looked) -> None:
-    found = looked(IOSCHED_PROFILE_DB="/data/p.sqlite", OMP_NUM_THREADS="2", NO_COLOR="", EDITOR="vi")
+def test_values_of_known_variables_are_shown(checked) -> None:
+    found = checked(IOSCHED_PROFILE_DB="/data/p.sqlite", OMP_NUM_THREADS="2", NO_COLOR="", EDITOR="vi")
     assert found.values["shown"] == {"IOSCHED_PROFILE_DB": "/data/p.sqlite", "OMP_NUM_THREADS": "2", "NO_COLOR": ""}
     assert ("NO_COLOR", "set, empty") in found.rows
     assert "EDITOR" not in repr(found)
 
 
-def test_addresses_and_unknown_variables_of_ours_are_not(looked) -> None:
-    found = looked(IOSCHED_TOKEN="hush", RAY_ADDRESS="head.example.org:6379", PIP_INDEX_URL="https://me:pw@host/")
+def test_values_of_addresses_and_unknown_iosched_variables_are_hidden(checked) -> None:
+    found = checked(IOSCHED_TOKEN="hush", RAY_ADDRESS="head.example.org:6379", PIP_INDEX_URL="https://me:pw@host/")
     assert found.values == {"shown": {}, "hidden": ["IOSCHED_TOKEN", "RAY_ADDRESS"]}
     assert not any(word in repr(found) for word in ("hush", "example", "host/"))
 
 
-def test_nothing_set_is_said(looked) -> None:
-    assert looked().rows == (("variables", "none that affects iosched is set"),)
+def test_an_environment_without_relevant_variables_is_reported(checked) -> None:
+    assert checked().rows == (("variables", "none that affects iosched is set"),)
 
 
 @pytest.mark.parametrize(
     "variables", [{"LD_PRELOAD": "/x.so"}, {"CUDA_VISIBLE_DEVICES": ""}, {"IOSCHED_SHARE_CORES": "1"}]
 )
-def test_what_changes_measurements_or_hides_devices_is_worth_a_remark(looked, variables: dict[str, str]) -> None:
-    (finding,) = looked(**variables).findings
+def test_variables_that_affect_measurements_or_devices_are_remarks(checked, variables: dict[str, str]) -> None:
+    (finding,) = checked(**variables).findings
     assert [finding.where] == list(variables)
     assert not finding.is_broken
 
 
-def test_a_gpu_that_is_chosen_is_not(looked) -> None:
-    assert looked(CUDA_VISIBLE_DEVICES="0", LD_PRELOAD="").findings == ()
+def test_selecting_a_gpu_is_no_finding(checked) -> None:
+    assert checked(CUDA_VISIBLE_DEVICES="0", LD_PRELOAD="").findings == ()
 
 
 def test_without_a_model_nothing_is_opened() -> None:
@@ -185,14 +185,14 @@ def test_operators_and_sessions_are_counted_apart() -> None:
     assert dict(found.rows) == {"called without a session": "1: 1 Relu", "sessions": "1: 1 MatMul"}
 
 
-def test_no_file_of_settings_is_said() -> None:
+def test_missing_settings_files_are_reported() -> None:
     found = check_settings(DoctorRequest())
     assert found.values == {"files": [], "set": {}}
     assert found.rows == (("files", "none"),)
     assert found.findings == ()
 
 
-def test_each_file_is_told_with_what_it_sets_and_whether_that_counts() -> None:
+def test_each_settings_file_is_listed_with_its_values_and_whether_they_count() -> None:
     files = (
         SettingsFile("/a/iosched.toml", {"threads": 2}),
         SettingsFile("/iosched.toml", {"threads": 4}, counts=False),
@@ -207,7 +207,7 @@ def test_each_file_is_told_with_what_it_sets_and_whether_that_counts() -> None:
     assert found.findings == ()
 
 
-def test_a_file_that_cannot_be_used_is_broken_with_the_way_out_unless_nobody_reads_it() -> None:
+def test_an_invalid_settings_file_is_broken_unless_it_is_ignored() -> None:
     wrong = SettingsFile("/a/iosched.toml", problem="device is not taken from here\nSet it in your own file")
     (finding,) = check_settings(DoctorRequest(settings=(wrong,))).findings
     assert finding.is_broken
@@ -234,5 +234,5 @@ def test_a_value_that_no_command_would_take_is_broken(key: str, value: str | int
 @pytest.mark.parametrize(
     ("key", "value"), [("threads", "2"), ("device", "auto"), ("device", "cpu,v100"), ("cluster", "x")]
 )
-def test_what_commands_take_is_fine(key: str, value: str) -> None:
+def test_a_value_that_commands_accept_is_no_finding(key: str, value: str) -> None:
     assert check_settings(DoctorRequest(set_to={key: (value, "IOSCHED_X")})).findings == ()

@@ -1,4 +1,4 @@
-"""Evolution as it was published for EA-NAS, and where nothing was published as its page says."""
+"""Evolution as published for EA-NAS, and as documented here where the paper is silent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _differing(a: Genome, b: Genome) -> int:
 
 
 @given(st.lists(GENOMES, min_size=1, max_size=8), st.integers(0, 1000))
-def test_every_gene_of_a_child_is_that_of_a_parent_but_for_one_mutation(parents: list[Genome], seed: int) -> None:
+def test_every_gene_of_a_child_is_from_a_parent_except_one_mutation(parents: list[Genome], seed: int) -> None:
     children = next_generation([Parent(each, 1.0) for each in parents], CANDIDATES, 7, random.Random(seed))
     assert len(children) == 7
     for child in children:
@@ -36,7 +36,7 @@ def test_every_gene_of_a_child_is_that_of_a_parent_but_for_one_mutation(parents:
         assert len(foreign) <= 1
 
 
-def test_so_many_are_mutated_and_so_many_pairs_exchange_genes_as_published() -> None:
+def test_mutation_and_crossover_happen_at_their_published_rates() -> None:
     zeros, ones = (dict.fromkeys(GENES, value) for value in (0, 1))
     alone = next_generation([Parent(zeros, 1.0)], CANDIDATES, 20_000, random.Random(0))
     mutated = sum(_differing(zeros, each) == 1 for each in alone)
@@ -49,12 +49,12 @@ def test_so_many_are_mutated_and_so_many_pairs_exchange_genes_as_published() -> 
     assert mixed / 20_000 == pytest.approx(P_CROSSOVER / 2, rel=0.1)  # of half the pairs, both parents are one
 
 
-def test_the_fittest_goes_on_as_it_is() -> None:
+def test_the_fittest_genome_survives_unchanged() -> None:
     parents = [Parent({"gene": value}, fit) for value, fit in ((0, 1.0), (1, 3.0), (2, 0.0))]
     assert next_generation(parents, {"gene": (7,)}, 5, random.Random(0))[0] == {"gene": 1}
 
 
-def test_a_roulette_wheel_chooses_by_fitness_and_by_nothing_where_all_are_unfit() -> None:
+def test_parents_are_chosen_by_fitness_or_at_random_if_all_are_unfit() -> None:
     parents = [Parent({"gene": value}, fit) for value, fit in ((0, 3.0), (1, 1.0), (2, 0.0))]
     children = next_generation(parents, {"gene": (9,)}, 10_000, random.Random(0))
     counts = Counter(child["gene"] for child in children)  # 9 is what a mutation makes
@@ -64,7 +64,7 @@ def test_a_roulette_wheel_chooses_by_fitness_and_by_nothing_where_all_are_unfit(
     assert {child["gene"] for child in next_generation(unfit, {"gene": (9,)}, 100, random.Random(0))} == {0, 1, 2, 9}
 
 
-def test_genes_that_one_of_a_pair_has_alone_go_with_the_others() -> None:
+def test_genes_that_only_one_parent_has_are_exchanged_with_the_others() -> None:
     short, long = {"paths": 1, "way1": "conv"}, {"paths": 2, "way1": "pool", "way2": "dconv"}
     candidates = {"paths": ("new",), "way1": ("new",), "way2": ("new",)}
     for child in next_generation([Parent(short, 1.0), Parent(long, 1.0)], candidates, 200, random.Random(0)):
@@ -77,11 +77,11 @@ def test_genes_that_one_of_a_pair_has_alone_go_with_the_others() -> None:
         )
 
 
-def test_fitness_is_the_accuracy_where_that_is_all_that_is_asked_for() -> None:
+def test_fitness_is_the_accuracy_if_that_is_the_only_objective() -> None:
     assert fitness([Point((-0.9,)), Point((-0.5,))], is_maximised=True) == [0.9, 0.5]
 
 
-def test_fitness_is_else_how_many_fronts_lie_behind() -> None:
+def test_fitness_is_otherwise_the_number_of_fronts_from_the_worst() -> None:
     points = [Point((1.0, 2.0)), Point((2.0, 1.0)), Point((2.0, 2.0)), Point((0.0, 0.0), violation=0.1)]
     assert fitness(points, is_maximised=False) == [3.0, 3.0, 2.0, 1.0]
     assert fitness([Point((-0.9,)), Point((0.1,))], is_maximised=True) == [2.0, 1.0]
@@ -114,7 +114,7 @@ def test_the_order_in_which_a_generation_is_evaluated_changes_nothing(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_generation_that_has_all_failed_is_followed_by_one_at_random(tmp_path: Path) -> None:
+def test_a_study_continues_after_a_generation_that_failed_entirely(tmp_path: Path) -> None:
     strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "evolution", 5, population=4)
     for _ in range(5):
         graph = strategy.ask_graph()
@@ -123,8 +123,8 @@ def test_a_generation_that_has_all_failed_is_followed_by_one_at_random(tmp_path:
         strategy.receive_feedback(graph, Feedback(reason="no such weights"))
 
 
-def test_generations_get_fitter_in_the_mean() -> None:
-    """Slowly: where fitness differs little, a roulette wheel chooses nearly at random."""
+def test_mean_fitness_rises_over_generations() -> None:
+    """Slowly: if fitness differs little, a roulette wheel chooses nearly at random."""
     first, last = 0, 0
     for seed in range(10):
         rng = random.Random(seed)

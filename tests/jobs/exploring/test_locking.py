@@ -42,7 +42,7 @@ def _holder(lock: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_nothing_scores_while_another_process_measures_and_that_ends_with_it() -> None:
+def test_scoring_waits_until_a_measuring_process_ends() -> None:
     with _holder("machine('measuring')") as holder:
         with pytest.raises(_WaitedError), machine("scoring", _waited):
             pass

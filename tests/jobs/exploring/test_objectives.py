@@ -1,4 +1,4 @@
-"""Objectives and constraints as a command line says them."""
+"""Objectives and constraints of a command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iosched.jobs.exploring.objectives import (
 from iosched.models.errors import UsageError
 
 
-def test_what_is_known_of_a_model_is_minimised_and_what_a_score_command_says_is_maximised() -> None:
+def test_model_properties_are_minimised_and_scores_maximised_by_default() -> None:
     assert parse_objectives(["latency:cpu,flops", "params,accuracy"]) == (
         Objective("latency:cpu", "min"),
         Objective("flops", "min"),
@@ -23,7 +23,7 @@ def test_what_is_known_of_a_model_is_minimised_and_what_a_score_command_says_is_
     )
 
 
-def test_min_and_max_say_otherwise() -> None:
+def test_min_and_max_override_the_default_direction() -> None:
     assert parse_objectives(["max:flops,min:loss, min:latency:v100"]) == (
         Objective("flops", "max"),
         Objective("loss", "min"),
@@ -31,7 +31,7 @@ def test_min_and_max_say_otherwise() -> None:
     )
 
 
-def test_what_is_maximised_is_a_loss_the_other_way_round() -> None:
+def test_the_loss_of_a_maximised_value_is_its_negative() -> None:
     assert Objective("loss", "min").loss(3.0) == 3.0
     assert Objective("accuracy", "max").loss(3.0) == -3.0
 
@@ -49,7 +49,7 @@ def test_what_is_maximised_is_a_loss_the_other_way_round() -> None:
         ("k" * 300, "is not a value"),
     ],
 )
-def test_objectives_that_mean_nothing_are_refused(text: str, said: str) -> None:
+def test_invalid_objectives_are_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_objectives([text])
 
@@ -62,12 +62,12 @@ def test_constraints_are_bounds_from_above_and_from_below() -> None:
 
 
 @pytest.mark.parametrize("text", ["latency:cpu<5", "flops<=", "flops<=many", "flops<=nan", "<=3", "a<=1,a<=2"])
-def test_constraints_that_mean_nothing_are_refused(text: str) -> None:
+def test_invalid_constraints_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_constraints([text])
 
 
-def test_a_violation_is_a_part_of_the_bound_and_only_what_is_violated_counts() -> None:
+def test_only_violations_count_each_relative_to_its_bound() -> None:
     constraints = parse_constraints(["latency:cpu<=5000,accuracy>=0.5,params<=0"])
     assert total_violation(constraints, {"latency:cpu": 5000, "accuracy": 0.9, "params": 0}) == 0
     assert total_violation(constraints, {"latency:cpu": 7500, "accuracy": 0.9, "params": 0}) == 0.5

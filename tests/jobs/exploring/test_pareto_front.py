@@ -1,4 +1,4 @@
-"""The front and the ranks behind it, against their definitions."""
+"""The Pareto front and the ranks behind it, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = st.integers(1, 3).flatmap(
 
 
 def _by_peeling(points: Sequence[Point]) -> list[int]:
-    """The definition: rank 0 has what nothing dominates; rank 1 what nothing does once rank 0 is gone; and so on."""
+    """The definition: rank 0 holds the points that none dominates; rank 1 those once rank 0 is removed; and so on."""
     found = [-1] * len(points)
     rank = 0
     while -1 in found:
@@ -41,26 +41,26 @@ def test_ranks_are_those_of_fronts_taken_off_one_after_another(points: list[Poin
 
 
 @given(POINTS)
-def test_the_best_come_first_and_each_once(points: list[Point]) -> None:
+def test_points_are_sorted_by_rank(points: list[Point]) -> None:
     order = best_first(points)
     assert sorted(order) == list(range(len(points)))
     found = [ranks(points)[place] for place in order]
     assert found == sorted(found)
 
 
-def test_of_two_one_dominates_that_is_nowhere_worse_and_somewhere_better() -> None:
+def test_a_point_dominates_if_it_is_nowhere_worse_and_somewhere_better() -> None:
     assert dominates(Point((1, 2)), Point((1, 3)))
     assert not dominates(Point((1, 3)), Point((2, 2)))
     assert not dominates(Point((1, 2)), Point((1, 2)))
 
 
-def test_what_meets_the_constraints_is_better_than_what_does_not() -> None:
+def test_a_smaller_constraint_violation_dominates() -> None:
     assert dominates(Point((9, 9)), Point((1, 1), violation=0.1))
     assert dominates(Point((9, 9), violation=0.1), Point((1, 1), violation=0.2))
     assert not dominates(Point((1, 1), violation=0.1), Point((9, 9), violation=0.1))
 
 
-def test_the_ends_of_a_front_are_the_farthest_apart_and_a_crowd_is_near() -> None:
+def test_crowding_is_infinite_at_the_ends_and_small_in_a_crowd() -> None:
     front = [Point((0.0, 10.0)), Point((1.0, 9.0)), Point((1.1, 8.9)), Point((10.0, 0.0))]
     apart = crowding(front)
     assert apart[0] == apart[3] == math.inf
@@ -68,7 +68,7 @@ def test_the_ends_of_a_front_are_the_farthest_apart_and_a_crowd_is_near() -> Non
     assert best_first(front) == [0, 3, 2, 1]
 
 
-def test_several_points_at_one_place_are_all_of_the_front() -> None:
+def test_equal_points_are_all_on_the_front() -> None:
     assert ranks([Point((1.0, 1.0)), Point((1.0, 1.0)), Point((2.0, 2.0))]) == [0, 0, 1]
     assert best_first([]) == []
 

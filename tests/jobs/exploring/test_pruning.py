@@ -1,4 +1,4 @@
-"""What a score command prints while it runs: its steps are told, in order, and all else is passed over."""
+"""Output of a running score command: its steps are reported in order, and other lines are ignored."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from iosched.jobs.exploring.score import StepReader
 
 
-def told(*lines: str) -> tuple[list[tuple[int, float]], StepReader]:
-    """The steps that are reported, and what watched them."""
+def read(*lines: str) -> tuple[list[tuple[int, float]], StepReader]:
+    """The steps that are reported, and their reader."""
     reported: list[tuple[int, float]] = []
     watched = StepReader("loss", lambda step, value: reported.append((step, value)))
     for line in lines:
@@ -16,8 +16,8 @@ def told(*lines: str) -> tuple[list[tuple[int, float]], StepReader]:
     return reported, watched
 
 
-def test_each_step_is_told_once_and_in_order() -> None:
-    reported, watched = told(
+def test_each_step_is_reported_once_and_in_order() -> None:
+    reported, watched = read(
         *(f'{{"step": {step}, "loss": {loss}}}' for step, loss in ((0, 3), (2, 2.5), (2, 1), (1, 9), (3, 2)))
     )
     assert reported == [(0, 3.0), (2, 2.5), (3, 2.0)]
@@ -40,7 +40,7 @@ def test_each_step_is_told_once_and_in_order() -> None:
         '{"step": 1, "loss": 1' + "0" * 400 + "}",
     ],
 )
-def test_what_is_no_step_is_passed_over(line: str) -> None:
-    reported, watched = told(line, '{"step": 1, "loss": 2}')
+def test_other_lines_are_ignored(line: str) -> None:
+    reported, watched = read(line, '{"step": 1, "loss": 2}')
     assert reported == [(1, 2.0)]
     assert watched.step == 1

@@ -1,4 +1,4 @@
-"""Commands of a user: whatever they do, they end, and nothing of them is left."""
+"""Commands of a user: whatever they do, they end and leave no process behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.jobs.exploring.running import run_command
 SETSID_SLEEP = "import os, time; os.setsid(); open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""What a process started in the background needs, as its parent, these tests, may ignore SIGINT."""
+"""Needed by processes started in the background, as their parent, these tests, may ignore SIGINT."""
 
 
 def _python(code: str) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_command_ends_with_its_exit_code_and_its_output() -> None:
     assert (ran.code, ran.out, ran.errors, ran.cut) == (3, "a\nb\n", "oh", None)
 
 
-def test_nothing_is_given_to_a_shell_and_nothing_can_be_read() -> None:
+def test_a_command_runs_without_a_shell_and_with_empty_stdin() -> None:
     ran = run_command(
         [*_python("import sys; print(sys.argv[1:], repr(sys.stdin.read()))"), "$HOME; ls", "a b"], timeout_s=30
     )
@@ -61,15 +61,15 @@ def test_a_signal_is_an_exit_code_as_in_a_shell() -> None:
     assert (ran.code, ran.cut) == (128 + signal.SIGKILL, None)
 
 
-def test_a_program_that_is_not_there_says_so() -> None:
+def test_a_missing_program_is_reported() -> None:
     ran = run_command(["/no/such/program"], timeout_s=30)
     assert ran.code == 127
     assert "/no/such/program" in ran.errors
 
 
 @pytest.mark.slow
-def test_a_hang_is_ended_in_time_with_all_that_it_has_started(tmp_path: Path) -> None:
-    """Also what has a session of its own, and holds the pipe open, and what ignores being told to terminate."""
+def test_a_hanging_command_is_ended_in_time_with_all_its_processes(tmp_path: Path) -> None:
+    """Including a child in its own session that holds the pipe open, and a process that ignores SIGTERM."""
     written = tmp_path / "pid"
     code = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -81,7 +81,7 @@ def test_a_hang_is_ended_in_time_with_all_that_it_has_started(tmp_path: Path) ->
     assert not _is_alive(int(written.read_text()))
 
 
-def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_command_are_ended(tmp_path: Path) -> None:
     written = tmp_path / "pid"
     code = (
         "import os, subprocess, sys, time;"
@@ -94,13 +94,13 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert not _is_alive(int(written.read_text()))
 
 
-def test_a_flood_is_ended_and_only_its_end_is_kept() -> None:
+def test_a_command_with_too_much_output_is_ended_and_the_output_cut() -> None:
     ran = run_command(_python("while True: print('x' * 10000)"), timeout_s=60)
     assert ran.cut == "output"
     assert len(ran.out) <= 2**18
 
 
-def test_a_command_can_be_stopped_by_what_it_prints() -> None:
+def test_a_command_can_be_stopped_by_its_output() -> None:
     lines: list[str] = []
     code = "import time\nfor n in range(10**6): print(n, flush=True); time.sleep(0.05)"
     ran = run_command(_python(code), timeout_s=60, is_stopped=lambda: "2" in lines, on_line=lines.append)
@@ -108,7 +108,7 @@ def test_a_command_can_be_stopped_by_what_it_prints() -> None:
     assert lines[:3] == ["0", "1", "2"]
 
 
-def test_nobody_waits_for_a_command_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     class OfSomething(selectors.DefaultSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             assert self.get_map() or timeout == 0
@@ -123,7 +123,7 @@ def test_nobody_waits_for_a_command_that_has_ended(monkeypatch: pytest.MonkeyPat
     assert run_command(["echo", "1"], timeout_s=30).out == "1\n"
 
 
-def test_bytes_that_are_no_text_harm_nothing() -> None:
+def test_invalid_utf_8_is_replaced() -> None:
     ran = run_command(_python(r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"), timeout_s=30)
     assert ran.out == "\ufffd\ufffd\n"
 
@@ -165,7 +165,7 @@ sys.exit(supervisor.main(os.getppid(), sys.argv[3:]))
 
 
 @pytest.mark.parametrize(("when", "code"), [("begun", 128 + signal.SIGTERM), ("ended", 0)])
-def test_a_supervisor_that_is_told_to_end_as_a_command_begins_or_ends_leaves_nothing(
+def test_a_supervisor_terminated_as_a_command_starts_or_ends_leaves_nothing(
     tmp_path: Path, when: str, code: int
 ) -> None:
     written = tmp_path / "pid"

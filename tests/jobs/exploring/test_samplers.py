@@ -1,4 +1,4 @@
-"""Samplers: repeated by their seeds, of the user's own, and what is wrong with one of these."""
+"""Samplers: reproducible by their seeds, custom, and the errors of custom ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def own(tmp_path: Path, body: str = "pass", seed: str = ", seed", value: str = "
     return f"{path}:Own"
 
 
-def test_a_class_of_a_file_makes_the_same_study_whatever_interrupts_it(tmp_path: Path) -> None:
+def test_a_sampler_from_a_file_makes_the_same_study_after_interruptions(tmp_path: Path) -> None:
     sampler = own(tmp_path)
     whole = choices(go_on(tmp_path / "whole.db", sampler, 6))
     for trials in (2, 3, 6):
@@ -50,12 +50,12 @@ def test_a_class_of_a_file_makes_the_same_study_whatever_interrupts_it(tmp_path:
     "name",
     ["RandomSampler", *(pytest.param(f"{name}Sampler", marks=pytest.mark.slow) for name in ("QMC", "NSGAIII", "TPE"))],
 )
-def test_classes_of_optuna_are_taken_by_their_modules(tmp_path: Path, name: str) -> None:
+def test_optuna_samplers_are_found_by_module(tmp_path: Path, name: str) -> None:
     opened = go_on(tmp_path / "study.db", f"optuna.samplers:{name}", 5)
     assert len(set(choices(opened))) > 1
 
 
-def test_a_class_that_takes_no_seed_is_built_once_in_a_process(tmp_path: Path) -> None:
+def test_a_sampler_without_a_seed_is_built_once_per_process(tmp_path: Path) -> None:
     sampler = own(tmp_path, "assert Own.built == 1", seed="", value="", name="seedless.py")
     assert len(go_on(tmp_path / "study.db", sampler, 3).history()) == 3
 
@@ -74,7 +74,7 @@ def test_a_sampler_may_end_the_study(tmp_path: Path) -> None:
         pytest.param("if trial.number > 1: raise SystemExit(3)", marks=pytest.mark.slow),
     ],
 )
-def test_where_a_sampler_fails_nothing_is_lost(tmp_path: Path, body: str) -> None:
+def test_a_study_continues_after_its_sampler_fails(tmp_path: Path, body: str) -> None:
     path = tmp_path / "study.db"
     with pytest.raises(AnswerError, match=r"own\.py:Own failed: (ZeroDivisionError|ValueError|TrialPruned|SystemExit)"):
         go_on(path, own(tmp_path, body), 4)
@@ -82,7 +82,7 @@ def test_where_a_sampler_fails_nothing_is_lost(tmp_path: Path, body: str) -> Non
     assert [each.state for each in go_on(path, own(tmp_path), 4).history()] == ["complete"] * 4
 
 
-def test_what_a_trial_found_is_kept_where_the_sampler_fails_behind_it(tmp_path: Path) -> None:
+def test_the_result_of_a_trial_is_kept_if_the_sampler_fails_after_it(tmp_path: Path) -> None:
     sampler = own(tmp_path)
     with Path(sampler.removesuffix(":Own")).open("a") as file:
         file.write("\n    def after_trial(self, *_):\n        raise KeyError('population')\n")
@@ -109,10 +109,10 @@ def test_what_a_trial_found_is_kept_where_the_sampler_fails_behind_it(tmp_path: 
         (None, "optuna.samplers:GridSampler", "failed: TypeError: .*search_space"),
     ],
 )
-def test_what_is_wrong_with_a_class_is_said(
+def test_the_error_of_a_sampler_class_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, name: str, said: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # which is not where modules are looked for
+    monkeypatch.chdir(tmp_path)  # not on the module search path
     if text is not None:
         Path("own.py").write_text(text)
     with pytest.raises(UsageError, match=said):
@@ -120,7 +120,7 @@ def test_what_is_wrong_with_a_class_is_said(
 
 
 @pytest.mark.slow
-def test_the_example_of_regularized_evolution_changes_one_choice_of_one_that_lives(tmp_path: Path) -> None:
+def test_the_example_of_regularized_evolution_changes_one_choice_of_a_parent(tmp_path: Path) -> None:
     path = tmp_path / "small.py"
     text = (EXAMPLES / "regularized_evolution.py").read_text()
     path.write_text(text.replace("population, sample = 100, 25", "population, sample = 6, 3"))
@@ -132,7 +132,7 @@ def test_the_example_of_regularized_evolution_changes_one_choice_of_one_that_liv
 
 
 def _changed(parent: dict[str, object], child: dict[str, object]) -> int:
-    """How many questions that both were asked have other answers."""
+    """The number of choices common to both that differ."""
     return sum(parent[name] != child[name] for name in parent.keys() & child.keys())
 
 
@@ -144,7 +144,7 @@ def test_steady_evolution_does_not_wait_for_a_generation(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_steady_evolution_breeds_from_the_best_that_ended_before(tmp_path: Path) -> None:
-    """But for a mutation, each answer is that of one of four parents; a trial that ends later changes nothing."""
+    """Except for a mutation, each choice is from one of four parents; a trial that ends later changes nothing."""
     opened = go_on(tmp_path / "study.db", "steady-evolution", 16, card("max:accuracy"))
     trials = opened.trials()
     for child in trials[4:]:

@@ -1,4 +1,4 @@
-"""What the score command is given, and what is taken as its score."""
+"""The arguments of the score command, and the score read from its output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def score(command: ScoreCommand, choices: dict[str, object] | None = None) -> Ma
     return values_of(parsed_output(ran, command.timeout_s), command.keys)
 
 
-def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
+def test_the_path_and_the_choices_are_one_argument_each() -> None:
     command = parse_command("echo {model} '--choices={params}' $HOME", None, ())
     assert command.filled(MODEL, {"paths": 3, "op": "{model}"}) == [
         "echo",
@@ -45,7 +45,7 @@ def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
         ("./no-such-program {model}", "program './no-such-program' does not exist"),
     ],
 )
-def test_a_command_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+def test_an_invalid_score_command_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_command(text, None, ())
 
@@ -82,22 +82,22 @@ def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
         ("import os; os.abort()", "exit code 134"),
     ],
 )
-def test_what_is_no_score_is_said(code: str, said: str) -> None:
+def test_the_reason_for_a_missing_score_is_reported(code: str, said: str) -> None:
     with pytest.raises(ScoreError, match=said):
         score(_command(code))
 
 
-def test_a_hang_ends_after_the_time_that_it_may_take() -> None:
+def test_a_hanging_score_command_times_out() -> None:
     with pytest.raises(ScoreError, match=r"longer than 0\.5 s"):
         score(_command("import time; time.sleep(600)", timeout_s=0.5))
 
 
-def test_one_number_does_not_say_two_things() -> None:
+def test_one_number_is_refused_for_two_scores() -> None:
     with pytest.raises(ScoreError, match="print JSON"):
         values_of(0.5, ("accuracy", "loss"))
 
 
-def test_choices_arrive_as_they_were_made() -> None:
+def test_choices_reach_the_command_unchanged() -> None:
     choices: dict[str, object] = {"block/paths{2,3}": 3, "op": "ä'\"$x"}
     code = "import json, sys; print(len(json.loads(sys.argv[2])['op']), file=sys.stderr); print(sys.argv[2])"
     command = ScoreCommand((sys.executable, "-c", code, "{model}", "{params}"), 30, ("block/paths{2,3}",))

@@ -1,4 +1,4 @@
-"""Files that are no study of ours are refused before anything in them is run."""
+"""Files that are not studies of iosched are refused before any code in them runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "data", [b"\x80\x04cos\nsystem\n", b'{"format": "iosched.study"}', b"SQLite format 3\x00" + b"\x00" * 200]
 )
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
+def test_other_files_are_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "study.db"
     path.write_bytes(data)
     for use in (opened_study, lambda path: begun_study(path, card())):
@@ -42,7 +42,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path, data: byt
     assert path.read_bytes() == data
 
 
-def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_another_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = _changed(tmp_path / "photos.db", "CREATE TABLE photos (name TEXT)")
     before = path.read_bytes()
     with pytest.raises(UsageError, match="photos"):
@@ -50,7 +50,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: Path) 
     assert path.read_bytes() == before
 
 
-def test_a_study_of_somebody_elses_is_refused(tmp_path: Path) -> None:
+def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     optuna.create_study(storage=f"sqlite:///{path}", study_name="mine")
     with pytest.raises(UsageError, match="'mine'"):
@@ -79,7 +79,7 @@ def test_a_file_with_programs_in_it_is_refused(path: Path, program: str) -> None
     "value",
     ['"no"', "null", "[]", '{"format": "iosched.study", "version": 1}', '{"format": "other"}'],
 )
-def test_a_card_that_is_none_is_refused(path: Path, value: str) -> None:
+def test_an_invalid_card_is_refused(path: Path, value: str) -> None:
     _changed(path, f"UPDATE study_user_attributes SET value_json = '{value}'")
     with pytest.raises(UsageError, match="not a study of iosched"):
         opened_study(path)
@@ -101,13 +101,13 @@ def test_a_study_of_a_later_version_is_refused(path: Path) -> None:
         "UPDATE trial_params SET param_value = 99",
     ],
 )
-def test_a_damaged_trial_is_said_to_be_damaged(path: Path, statement: str) -> None:
+def test_a_damaged_trial_is_reported(path: Path, statement: str) -> None:
     _changed(path, statement)
     with pytest.raises(UsageError, match="damaged"):
         opened_study(path).history()
 
 
-def test_a_claim_that_nobody_could_have_made_does_not_hold_a_trial(path: Path) -> None:
+def test_an_invalid_claim_does_not_block_a_trial(path: Path) -> None:
     _changed(
         path,
         "UPDATE trials SET state = 'RUNNING', datetime_complete = NULL",
@@ -117,7 +117,7 @@ def test_a_claim_that_nobody_could_have_made_does_not_hold_a_trial(path: Path) -
     assert [each.state for each in go_on(path, "random", 2).history()] == ["complete", "complete"]
 
 
-def test_a_path_is_a_path_whatever_it_looks_like(tmp_path: Path) -> None:
+def test_a_path_is_never_read_as_a_url(tmp_path: Path) -> None:
     path = tmp_path / "a?mode=memory#{SCHEMA_VERSION} %41.db"
     go_on(path, "random", 1)
     assert path.exists()
@@ -126,7 +126,7 @@ def test_a_path_is_a_path_whatever_it_looks_like(tmp_path: Path) -> None:
         opened_study(Path("sqlite:///study.db"))
 
 
-def test_an_empty_file_is_a_study_that_was_not_begun(tmp_path: Path) -> None:
+def test_an_empty_file_can_become_a_study(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     path.touch()
     with pytest.raises(UsageError, match="is not a study"):
@@ -135,7 +135,7 @@ def test_an_empty_file_is_a_study_that_was_not_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_made_whole_whose_process_was_killed_between_a_table_and_its_index(tmp_path: Path) -> None:
+def test_a_file_without_the_index_of_a_table_is_usable(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     open_storage(path, makes=True).engine.dispose()
     _changed(path, "DROP INDEX ix_studies_study_name")

@@ -1,4 +1,4 @@
-"""A study outlives the processes that work on it, and is the same study whoever does."""
+"""A study outlives the processes that work on it, and does not depend on them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from iosched.models.errors import UsageError
 @pytest.mark.parametrize(
     "sampler", ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in SAMPLER_NAMES if name != "random")]
 )
-def test_a_study_that_was_interrupted_asks_and_answers_what_it_would_have(tmp_path: Path, sampler: str) -> None:
+def test_an_interrupted_study_makes_the_same_trials(tmp_path: Path, sampler: str) -> None:
     whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
     for trials in (3, 6, 8):
         parts = go_on(tmp_path / "parts.db", sampler, trials)
     assert choices(parts) == whole
-    assert len(set(whole)) > 3  # a sampler that begins anew would repeat its first trials
+    assert len(set(whole)) > 3  # a sampler that restarts would repeat its first trials
 
 
 @pytest.mark.slow
@@ -40,13 +40,13 @@ def test_another_seed_makes_another_study(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["random", "evolution"])
-def test_a_study_whose_process_is_killed_goes_on_with_the_same_trials(tmp_path: Path, sampler: str) -> None:
-    """At any moment: in the middle of making the file, of asking, of evaluating, or of telling."""
+def test_a_study_whose_process_is_killed_continues_with_the_same_trials(tmp_path: Path, sampler: str) -> None:
+    """At any moment: while creating the file, asking, evaluating or reporting."""
     whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
     path = tmp_path / "killed.db"
     moments = random.Random(1)
     script = [sys.executable, str(Path(toy_study.__file__)), str(path), sampler, "8", "0.1"]
-    for told in (0, 1, 2):  # after so many trials, in the middle of the next; and as soon as the file is there
+    for told in (0, 1, 2):  # after n trials, during the next; and as soon as the file exists
         with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             while not path.exists() and process.poll() is None:
                 time.sleep(0.001)
@@ -70,7 +70,7 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
     assert choices(opened_study(path)) == choices(go_on(tmp_path / "alone.db", "evolution", 12))
 
 
-def test_a_trial_of_a_process_that_lives_is_left_to_it(tmp_path: Path) -> None:
+def test_a_trial_of_a_living_process_is_not_taken_over(tmp_path: Path) -> None:
     opened = begun_study(tmp_path / "study.db", card())
     first, second = (
         strategy_of(opened, "random", 2),
@@ -86,7 +86,7 @@ def test_a_trial_of_a_process_that_lives_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_variant_that_ends_its_process_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_a_variant_that_kills_its_process_three_times_fails(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     for _ in range(3):
         script = [sys.executable, str(Path(toy_study.__file__)), str(path), "random", "1", "60"]
@@ -115,7 +115,7 @@ def _wait_for_choices(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_call_with_more_trials_goes_on_and_one_with_as_many_has_ended(tmp_path: Path) -> None:
+def test_a_later_call_adds_trials_only_up_to_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
     assert len(go_on(path, "random", 3).history()) == 3
     assert len(go_on(path, "tpe", 5).history()) == 5
@@ -125,7 +125,7 @@ def test_a_second_call_with_more_trials_goes_on_and_one_with_as_many_has_ended(t
 def test_a_budget_is_that_of_the_whole_study(tmp_path: Path) -> None:
     opened = begun_study(tmp_path / "study.db", card())
     for _ in range(2):
-        strategy = strategy_of(opened, "random", 100, seconds=3.0)  # a trial says that it took one
+        strategy = strategy_of(opened, "random", 100, seconds=3.0)  # each trial reports 1 s
         while (graph := strategy.ask_graph()) is not None:
             strategy.receive_feedback(graph, evaluated(asked(strategy, graph)))
         assert strategy.has_ended
@@ -139,7 +139,7 @@ def test_grid_tries_every_variant_once_and_ends(tmp_path: Path) -> None:
     assert len(set(choices(opened))) == 3 + 3**2 + 3**3
 
 
-def test_what_failed_and_what_was_stopped_is_marked_with_its_reason(tmp_path: Path) -> None:
+def test_failed_and_stopped_trials_keep_their_reason(tmp_path: Path) -> None:
     opened = begun_study(tmp_path / "study.db", card(constraints="latency:cpu<=5"))
     strategy = strategy_of(opened, "tpe", 3)
     for feedback in (
@@ -160,7 +160,7 @@ def test_what_failed_and_what_was_stopped_is_marked_with_its_reason(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_pruning_stops_what_is_worse_than_the_median(tmp_path: Path) -> None:
+def test_pruning_stops_a_trial_worse_than_the_median(tmp_path: Path) -> None:
     opened = begun_study(tmp_path / "study.db", card("max:accuracy"))
     strategy = strategy_of(opened, "random", 20)
     for _ in range(6):
@@ -182,7 +182,7 @@ def test_pruning_stops_what_is_worse_than_the_median(tmp_path: Path) -> None:
         (card(seed=7), "seed"),
     ],
 )
-def test_a_study_goes_on_only_with_what_it_is_about(tmp_path: Path, other: object, said: str) -> None:
+def test_a_study_continues_only_with_the_same_settings(tmp_path: Path, other: object, said: str) -> None:
     path = tmp_path / "study.db"
     begun_study(path, card())
     with pytest.raises(UsageError, match=f"with {said}"):

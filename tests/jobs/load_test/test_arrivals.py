@@ -1,4 +1,4 @@
-"""Arrivals are planned: seeded, at their rates, and cut into segments that warm up with what came before."""
+"""Planned arrivals: seeded, at their rates, and cut into segments that warm up with the previous arrivals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_poisson_arrivals_have_their_rates_and_exponential_gaps() -> None:
         assert all(-1 <= time < 999 for time in times)
 
 
-def test_the_seed_decides_and_models_differ() -> None:
+def test_arrivals_depend_on_the_seed_and_the_model() -> None:
     assert poisson(RATES, 0, 10, seed=1) == poisson(RATES, 0, 10, seed=1)
     assert poisson(RATES, 0, 10, seed=1) != poisson(RATES, 0, 10, seed=2)
     equal = poisson({"a": 5.0, "b": 5.0}, 0, 10, seed=1)
@@ -39,7 +39,7 @@ def test_the_seed_decides_and_models_differ() -> None:
     st.floats(0.1, 9.9),
     st.floats(0, 1),
 )
-def test_each_arrival_counts_once_and_warms_up_the_segment_behind_it(
+def test_each_arrival_counts_once_and_warm_up_is_limited(
     pairs: list[tuple[float, str]], count: int, duration_s: float, warm_up_s: float
 ) -> None:
     planned = sorted(Arrival(*pair) for pair in pairs)
@@ -74,6 +74,6 @@ def test_a_file_has_times_and_names() -> None:
         ("1", "no model ''"),
     ],
 )
-def test_another_form_is_refused(text: str, words: str) -> None:
+def test_an_invalid_file_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_arrivals(text, ["a", "b"], "f")

@@ -1,4 +1,4 @@
-"""All alternatives get the same requests, in segments in turn, after their outputs were checked."""
+"""All alternatives get the same requests, in interleaved segments, after their outputs are checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Sent = list[tuple[str, Segment]]
 
 
 class Fake:
-    """Answers at once; `name` begins with the fault that it has."""
+    """Answers at once; `name` begins with its fault."""
 
     def __init__(self, name: str, served: Mapping[str, Served]) -> None:
         self.name, self.served, self.is_open = name, served, True
@@ -83,7 +83,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     return found
 
 
-def test_segments_are_in_turn_and_equal(models: dict[str, Model], opened: list[Fake], sent: Sent) -> None:
+def test_segments_are_interleaved_and_equal(models: dict[str, Model], opened: list[Fake], sent: Sent) -> None:
     result = load_test(models, LoadSettings(RATES, duration_s=6.0, names=("a", "b"), threads=1))
     assert [name for name, _ in sent] == ["a", "b"] * 3
     assert [segment for name, segment in sent if name == "a"] == [segment for name, segment in sent if name == "b"]
@@ -126,7 +126,7 @@ def test_planned_arrivals_are_sent_once_each(models: dict[str, Model], opened: l
     assert result.first[0].rate_per_s == pytest.approx(50 / result.seconds)
 
 
-def test_by_default_no_round_begins_that_would_end_after_a_minute(
+def test_by_default_a_load_test_ends_within_a_minute(
     models: dict[str, Model], opened: list[Fake], sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]

@@ -60,7 +60,7 @@ def test_few_requests_get_the_cores_that_are_fastest_and_many_get_one() -> None:
     assert cores_by_load({1: 100.0}, 1.0, 1) == ((1.0, 1),)
 
 
-def test_cores_that_others_slow_down_are_worth_less() -> None:
+def test_slowdown_by_others_favours_more_cores_per_request() -> None:
     latencies = {2: 52.0, 1: 100.0}
     alone = [load for load, count in cores_by_load(latencies, 1.0, 2) if count == 2]
     disturbed = [load for load, count in cores_by_load(latencies, 1.5, 2) if count == 2]
@@ -68,7 +68,7 @@ def test_cores_that_others_slow_down_are_worth_less() -> None:
 
 
 @given(st.integers(0, 3), st.lists(st.floats(1.0, 2.0), min_size=3, max_size=3), st.floats(1.0, 3.0))
-def test_steps_are_a_policy_in_which_more_load_never_means_more_cores(
+def test_more_load_never_means_more_cores_for_any_request(
     doublings: int, speedups: list[float], slowdown: float
 ) -> None:
     cores, latency_us = 2**doublings, {1: 100.0}
@@ -80,7 +80,7 @@ def test_steps_are_a_policy_in_which_more_load_never_means_more_cores(
     assert set(counts) <= latency_us.keys()
 
 
-def test_the_slowdown_of_a_model_weighs_others_by_their_rates() -> None:
+def test_the_slowdown_of_a_model_is_weighted_by_the_rates_of_others() -> None:
     known = {("a", "a"): 1.2, ("a", "b"): 2.0, ("b", "a"): 1.1, ("b", "b"): 1.3}
     pairs = [PolicyPair(*models, Measured(value, 1.0, 3.0)) for models, value in known.items()]
     assert job._mean_slowdown("a", pairs, RATES) == pytest.approx((30 * 1.2 + 10 * 2.0) / 40)
@@ -161,7 +161,7 @@ def test_models_outside_the_folder_are_refused_before_anything_is_measured(
         search_policy(paths, RATES, folder=tmp_path / "sub")
 
 
-def test_p99_of_a_queue_grows_with_the_load_until_it_has_no_end() -> None:
+def test_p99_of_a_queue_grows_with_the_load_until_it_is_infinite() -> None:
     found = [job._p99_us({1: 100.0}, 1, 1.0, 2, load / 10) for load in range(1, 11)]
     assert found == sorted(found)
     assert found[0] == pytest.approx(100.0, rel=0.5)

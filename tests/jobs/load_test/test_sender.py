@@ -66,7 +66,7 @@ def at(*times: float, model: str = "a") -> Segment:
     return Segment(tuple(Arrival(time, model) for time in times), 10.0)
 
 
-def test_requests_are_sent_at_their_times_though_none_is_answered(clock: FakeClock) -> None:
+def test_requests_are_sent_on_time_even_if_none_is_answered(clock: FakeClock) -> None:
     server = FakeServer(clock)
     found = send(server.submit, at(-0.5, 0.0, 0.1, 3.0), 0.0)
     assert [after - server.sent_s[0] for after in server.sent_s] == pytest.approx([0.0, 0.5, 0.6, 3.5])
@@ -102,7 +102,7 @@ def test_refused_and_failed_requests_have_no_latency_and_a_reason(clock: FakeClo
     assert (found.latency_us, found.reason) == (math.inf, "first line")
 
 
-def test_a_run_that_has_begun_is_waited_for(clock: FakeClock) -> None:
+def test_a_run_that_has_started_is_waited_for(clock: FakeClock) -> None:
 
     class Running(FakeServer):
         def submit(self, model: str) -> Future[None]:
@@ -115,7 +115,7 @@ def test_a_run_that_has_begun_is_waited_for(clock: FakeClock) -> None:
     assert (found.reason, math.isfinite(found.latency_us)) == ("", True)
 
 
-def test_a_run_that_never_ends_is_an_error_and_collections_are_on_again(
+def test_a_run_that_never_ends_is_an_error_and_enables_gc_again(
     monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     monkeypatch.setattr(sender, "_LONGEST_RUN_S", 0.0)

@@ -1,4 +1,4 @@
-"""A model for several batch sizes serves several threads, whatever is being opened meanwhile."""
+"""A model for several batch sizes serves several threads while it opens further batch sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
 
 
 class Opening:
-    """Opens models, batch size 4 only once it is let; notes which were opened."""
+    """Opens models, the slow batch size only once allowed; records which were opened."""
 
     def __init__(self) -> None:
         self.sizes: list[int | None] = []
@@ -70,7 +70,7 @@ def test_an_open_batch_size_runs_while_another_is_opened(model: LoadedBatches, o
     assert sorted(model.opened) == [1, SLOW]
 
 
-def test_a_batch_size_that_several_wait_for_is_opened_once(model: LoadedBatches, opening: Opening) -> None:
+def test_a_batch_size_is_opened_once_for_several_waiting_threads(model: LoadedBatches, opening: Opening) -> None:
     with ThreadPoolExecutor(4) as callers:
         runs = [callers.submit(model.run, image(SLOW)) for _ in range(4)]
         assert opening.has_begun.wait(PATIENCE_S)
@@ -81,7 +81,7 @@ def test_a_batch_size_that_several_wait_for_is_opened_once(model: LoadedBatches,
     assert opening.sizes == [SLOW]
 
 
-def test_what_is_opened_as_the_model_is_closed_ends_its_run_and_is_closed(
+def test_a_batch_size_that_is_being_opened_during_close_finishes_its_run(
     model: LoadedBatches, opening: Opening
 ) -> None:
     with ThreadPoolExecutor(1) as callers:

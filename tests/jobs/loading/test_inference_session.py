@@ -1,4 +1,4 @@
-"""`iosched.InferenceSession` answers as onnxruntime's session does, on optimized files and on any other."""
+"""`iosched.InferenceSession` behaves like onnxruntime's session, for optimized files and all others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def meta(session: Any) -> dict[str, object]:
     return {**{name: getattr(found, name) for name in names}, **found.custom_metadata_map}
 
 
-def test_it_tells_what_onnxruntime_tells(path: Path) -> None:
+def test_metadata_equals_that_of_onnxruntime(path: Path) -> None:
     ours, theirs = iosched.InferenceSession(path), onnxruntime.InferenceSession(path, providers=ON_CPU)
     assert described(ours) == described(theirs)
     assert meta(ours) == meta(theirs)
@@ -101,7 +101,7 @@ def test_outputs_come_in_the_order_asked_for(tmp_path: Path) -> None:
     "given",
     [lambda: X, lambda: X.tolist(), lambda: onnxruntime.OrtValue.ortvalue_from_numpy(X), lambda: np.asfortranarray(X)],
 )
-def test_it_takes_what_onnxruntime_takes(path: Path, given: Callable[[], object]) -> None:
+def test_inputs_that_onnxruntime_accepts_are_accepted(path: Path, given: Callable[[], object]) -> None:
     wanted = onnxruntime.InferenceSession(path).run(None, {"x": X})
     (found,) = iosched.InferenceSession(path).run(None, {"x": given()}, onnxruntime.RunOptions())
     np.testing.assert_allclose(found, wanted[0], rtol=1e-4, atol=1e-5)
@@ -119,7 +119,7 @@ def test_it_takes_what_onnxruntime_takes(path: Path, given: Callable[[], object]
         (["z"], {"x": X}, InvalidArgument),
     ],
 )
-def test_wrong_calls_raise_what_onnxruntime_raises(optimized: Path, names: Any, feed: Any, error: Any) -> None:
+def test_wrong_calls_raise_the_errors_of_onnxruntime(optimized: Path, names: Any, feed: Any, error: Any) -> None:
     with pytest.raises(error):
         onnxruntime.InferenceSession(optimized).run(names, feed)
     with pytest.raises(error) as ours:
@@ -131,7 +131,7 @@ def test_wrong_calls_raise_what_onnxruntime_raises(optimized: Path, names: Any, 
     ("source", "error"),
     [("none.onnx", NoSuchFile), (b"no model", InvalidProtobuf), (b"", InvalidArgument), (3, TypeError)],
 )
-def test_what_is_no_model_raises_what_onnxruntime_raises(source: Any, error: type[Exception]) -> None:
+def test_invalid_models_raise_the_errors_of_onnxruntime(source: Any, error: type[Exception]) -> None:
     for kind in (onnxruntime.InferenceSession, iosched.InferenceSession):
         with pytest.raises(error):
             kind(source)
@@ -154,12 +154,12 @@ def test_a_plain_model_runs_as_onnxruntime_runs_it(plain: Path) -> None:
 @pytest.mark.parametrize(
     ("shipped", "expected"), [("iosched", True), ("sequential", True), ("reference", False), ("openvino", False)]
 )
-def test_it_says_whether_a_schedule_runs_the_model(tmp_path: Path, shipped: str, expected: bool) -> None:
+def test_is_scheduled_is_true_if_a_schedule_runs_the_model(tmp_path: Path, shipped: str, expected: bool) -> None:
     with iosched.InferenceSession(optimized_file(tmp_path / "m.onnx", branches(), shipped)) as session:
         assert session.is_scheduled is expected
 
 
-def test_what_a_schedule_has_no_meaning_for_is_no_attribute(optimized: Path) -> None:
+def test_io_binding_and_run_async_do_not_exist_with_a_schedule(optimized: Path) -> None:
     session = iosched.InferenceSession(optimized)
     assert not hasattr(session, "io_binding")
     with pytest.raises(AttributeError, match="use run"):
@@ -174,14 +174,14 @@ def test_eight_threads_get_their_own_answers(optimized: Path) -> None:
     assert all(np.allclose(each, wanted[number % 8], rtol=1e-4, atol=1e-4) for number, each in enumerate(found))
 
 
-def test_a_run_that_is_to_end_at_once_is_refused(optimized: Path) -> None:
+def test_a_run_with_the_terminate_option_is_refused(optimized: Path) -> None:
     options = onnxruntime.RunOptions()
     options.terminate = True
     with pytest.raises(UsageError, match="terminate"):
         iosched.InferenceSession(optimized).run(None, {"x": X}, options)
 
 
-def test_a_broken_schedule_is_an_error_and_no_slow_model(optimized: Path) -> None:
+def test_a_broken_schedule_is_an_error(optimized: Path) -> None:
     proto = onnx.load(optimized)
     next(item for item in proto.metadata_props if item.key == "io.iosched.schedule").value = "{}"
     with pytest.raises(InvalidScheduleError):

@@ -1,4 +1,4 @@
-"""A loaded model runs by its schedule, for several threads at once, and says what is wrong with an input."""
+"""A loaded model runs by its schedule, for several threads at once, and explains why an input is wrong."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_a_schedule_for_another_device_runs_with_one_warning(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", [{}, {"shipped": "reference", "device": {"kind": "cpu", "name": "Other CPU"}}])
-def test_a_schedule_made_here_and_one_that_does_not_ship_run_without_a_warning(given: dict) -> None:
+def test_a_schedule_for_this_device_or_one_that_does_not_ship_causes_no_warning(given: dict) -> None:
     model = load_model(branches().SerializeToString())
     with warnings.catch_warnings(action="error"), iosched.load(model, schedule=replace(document(model), **given)):
         pass
 
 
 @pytest.mark.parametrize("without", ["iosched", "reference"])
-def test_without_openvino_it_is_scheduled_if_the_file_then_runs_by_its_schedule(
+def test_without_openvino_is_scheduled_follows_the_fallback_in_the_file(
     path: Path, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> None:
@@ -107,7 +107,7 @@ def test_without_openvino_it_is_scheduled_if_the_file_then_runs_by_its_schedule(
         assert loaded.is_scheduled == (without == "iosched")
 
 
-def test_a_schedule_may_be_given(tmp_path: Path) -> None:
+def test_a_schedule_is_given_as_an_object_or_a_path(tmp_path: Path) -> None:
     loaded = load_model(branches().SerializeToString())
     schedule = document(loaded, "sequential")
     (tmp_path / "s.json").write_text(schedule.to_json())
@@ -119,7 +119,7 @@ def test_a_schedule_may_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "No such file"), (b"{}", "s.json"), (b"\xff\xfe", "s.json"), (b"[1", "s.json")]
 )
-def test_a_schedule_that_is_none_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_an_invalid_schedule_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     if content is not None:
         (tmp_path / "s.json").write_bytes(content)
     with pytest.raises(InvalidScheduleError, match=message):
@@ -139,7 +139,7 @@ def test_a_schedule_that_is_none_is_refused(tmp_path: Path, content: bytes | Non
     ],
 )
 @pytest.mark.parametrize("shipped", ["iosched", "reference"])
-def test_a_wrong_input_is_refused_with_what_is_right(
+def test_a_wrong_input_is_refused_with_the_reason(
     tmp_path: Path, shipped: str, inputs: dict[str, object], message: str
 ) -> None:
     with iosched.load(optimized_file(tmp_path / "m.onnx", branches(), shipped)) as model:
@@ -148,7 +148,7 @@ def test_a_wrong_input_is_refused_with_what_is_right(
         assert model.run({"x": X})["y"].shape == (1, 16, 6, 6)
 
 
-def test_lists_of_numbers_become_arrays_where_that_loses_nothing() -> None:
+def test_lists_of_numbers_become_arrays_if_no_value_changes() -> None:
     nodes = [helper.make_node("Neg", ["i"], ["n"]), helper.make_node("Relu", ["f"], ["r"])]
     kinds = {"i": (TensorProto.INT8, (2,)), "f": (TensorProto.FLOAT, (2,))}
     proto = proto_of(nodes, kinds, {"n": TensorProto.INT8, "r": TensorProto.FLOAT})
@@ -161,7 +161,7 @@ def test_lists_of_numbers_become_arrays_where_that_loses_nothing() -> None:
                 model.run({"i": lossy, "f": [0, 0]})
 
 
-def test_strings_go_through() -> None:
+def test_string_tensors_are_accepted() -> None:
     proto = proto_of(
         [helper.make_node("Identity", ["x"], ["y"])], {"x": (TensorProto.STRING, (2,))}, {"y": TensorProto.STRING}
     )
@@ -187,7 +187,7 @@ def test_eight_threads_get_their_own_answers(
         assert all(callers.map(runs, range(8)))
 
 
-def test_a_closed_model_says_so(path: Path) -> None:
+def test_running_a_closed_model_is_an_error(path: Path) -> None:
     model = iosched.load(path)
     model.close()
     model.close()
@@ -196,7 +196,7 @@ def test_a_closed_model_says_so(path: Path) -> None:
 
 
 @pytest.mark.parametrize("shipped", ["iosched", "reference"])
-def test_what_is_under_way_ends_before_a_model_is_closed(tmp_path: Path, shipped: str) -> None:
+def test_runs_in_progress_end_before_a_model_is_closed(tmp_path: Path, shipped: str) -> None:
     model = iosched.load(optimized_file(tmp_path / "m.onnx", branches(), shipped), threads=1)
     has_begun = threading.Barrier(5)
 
@@ -215,7 +215,7 @@ def test_what_is_under_way_ends_before_a_model_is_closed(tmp_path: Path, shipped
         assert set(said) == {"this model is closed: load it again"}
 
 
-def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="int"):
         iosched.load(3)  # type: ignore[arg-type]
     with pytest.raises(InvalidModelError, match="does not exist"):
@@ -258,7 +258,7 @@ def test_a_schedule_file_that_cannot_be_written_leaves_the_one_before(
     assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "s.json"}
 
 
-def test_what_runs_the_model_is_closed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_is_closed_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Executor] = []
     close = Executor.close
 
@@ -276,7 +276,7 @@ def test_what_runs_the_model_is_closed_once(path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-def test_a_child_that_is_forked_amid_a_run_closes_the_model_at_once(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_run_closes_the_model_at_once(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, threading; import iosched\n"
         "model = iosched.load(sys.argv[1], batch_size=1); begun, end = threading.Event(), threading.Event()\n"
@@ -298,7 +298,7 @@ def test_a_child_that_is_forked_amid_a_run_closes_the_model_at_once(tmp_path: Pa
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "m.onnx")], check=True, timeout=60)
 
 
-def test_a_result_from_elsewhere_says_how_to_run_it() -> None:
+def test_running_a_result_without_its_model_names_the_way_to_run_it() -> None:
     result = replace(iosched.optimize(branches().SerializeToString(), device="v100"), model=None)
     result.close()
     with pytest.raises(UsageError, match=r"schedule=result\.document"):

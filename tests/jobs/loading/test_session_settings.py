@@ -1,4 +1,4 @@
-"""What a session's settings mean where a model runs by a schedule."""
+"""The meaning of a session's settings if a model runs by a schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def options(**values: Any) -> onnxruntime.SessionOptions:
     return found
 
 
-def test_nothing_set_means_what_the_file_says() -> None:
+def test_without_settings_the_file_decides() -> None:
     assert session_target(None, None, None) == session_target(options(), None, None) == ("auto", None)
 
 
@@ -36,7 +36,7 @@ def test_threads_are_those_of_one_operator() -> None:
         {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL},
     ],
 )
-def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str, Any]) -> None:
+def test_options_without_a_meaning_for_schedules_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(values))} cannot be combined with a schedule: .+"):
         session_target(options(**values), None, None)
 
@@ -52,7 +52,7 @@ def test_what_no_schedule_can_give_is_refused_with_the_way_out(values: dict[str,
         ([(CPU, {"use_arena": "0"})], None, "cpu"),
     ],
 )
-def test_providers_say_where_it_may_run(providers: Any, beside: Any, device: str) -> None:
+def test_providers_select_the_device(providers: Any, beside: Any, device: str) -> None:
     assert session_target(None, providers, beside)[0] == device
 
 
@@ -61,6 +61,6 @@ def test_a_provider_that_runs_no_schedules_is_left_out_with_a_warning() -> None:
         assert session_target(None, ["TensorrtExecutionProvider", CPU], None)[0] == "cpu"
 
 
-def test_options_of_other_providers_than_are_named_are_refused() -> None:
+def test_more_provider_options_than_providers_are_refused() -> None:
     with pytest.raises(UsageError, match="same length"):
         session_target(None, [CPU], [{}, {}])

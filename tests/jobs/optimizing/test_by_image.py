@@ -1,4 +1,4 @@
-"""Each core may run whole images of a batch, one at a time; that is compared with the other whole models."""
+"""Each core may run whole images of a batch, one at a time; this is compared with the other whole models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shipping_by_image(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatc
     return optimize(fire(4), settings)
 
 
-def test_it_ships_if_it_is_the_fastest(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_by_image_ships_if_it_is_fastest(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     found = shipping_by_image(settings, monkeypatch)
     assert (found.shipped, found.candidate, found.measured_us) == ("iosched", "by_image", 40.0)
     assert found.reason.startswith("one image at a time on each core runs at 2.000x")
@@ -74,7 +74,7 @@ def test_a_file_that_ships_openvino_has_no_teams(settings: OptimizeSettings, mon
     assert found.document.runtime["without_openvino"] == "reference"
 
 
-def test_each_core_has_images_of_its_own(tmp_path: Path) -> None:
+def test_each_core_runs_its_own_images(tmp_path: Path) -> None:
     way = by_image(fire(4), 2, tmp_path)
     assert way is not None
     assert way.teams == Teams(1, 2, 1)

@@ -1,4 +1,4 @@
-"""The search does no more than `--dry-run` says before it."""
+"""The search measures no more than `--dry-run` announces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSetting
     return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent")
 
 
-def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
+def test_an_estimate_creates_no_database(settings: OptimizeSettings) -> None:
     found = estimate(fire(), settings)
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
@@ -31,17 +31,17 @@ def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
     assert found.seconds == pytest.approx(found.measurements * CPU_PRICES.measurement_s + CPU_PRICES.comparison_s)
 
 
-def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_measures_no_more_than_estimated(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     said = estimate(fire(), settings)
     done = optimize(fire(), settings)
     stages = sum(len(block.stages) for block in done.document.schedule.blocks)
-    assert done.measurements <= said.measurements + 2 * stages  # those of the best schedules once more
+    assert done.measurements <= said.measurements + 2 * stages  # the stages of the best schedules again
     assert done.stages == sum(block.stages for block in said.blocks)
     assert done.states == sum(block.states for block in said.blocks)
 
 
 @needs_compiler
-def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
+def test_a_gpu_search_measures_no_more_than_estimated_and_stores_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = attach_host(monkeypatch)
@@ -59,7 +59,7 @@ def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
     assert after.measurements == 0
 
 
-def test_what_was_measured_is_known_afterwards(settings: OptimizeSettings) -> None:
+def test_measured_stages_are_known_to_the_next_estimate(settings: OptimizeSettings) -> None:
     before = estimate(fire(), settings)
     optimize(fire(), replace(settings, exhaustive=True))
     after = estimate(fire(), settings)

@@ -1,4 +1,4 @@
-"""A plan of ours that fails costs speed, and never the result: `optimize` does without a stage, or without our plan."""
+"""A plan that fails costs speed, never the result: `optimize` does without a stage, or without its own plan."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ def test_plain_onnxruntime_ships_if_no_way_to_use_teams_of_cores_works(
 def test_plain_onnxruntime_ships_if_the_model_cannot_even_be_prepared(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator is found by running each as a model of its own."""
+    """The operator is found by running each as a separate model."""
     fail_to_prepare(monkeypatch, "Concat", KeyError(""))
     model = fire()
     check_plain_ships(optimize(model, settings), model, "Concat 'fc' (KeyError: '')")
 
 
-def test_an_operator_is_named_that_fails_only_with_what_it_reads_from(
+def test_an_operator_that_fails_only_with_its_producer_is_named(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_where(monkeypatch, has("gs", "g1"), FAULTS[0])
@@ -197,7 +197,7 @@ def test_plain_onnxruntime_ships_if_the_plan_fails_only_when_it_is_checked(
     ("where", "error"),
     [*((is_side_by_side, error) for error in NO_FAULTS), (has("gs"), MemoryError()), (is_whole, MemoryError())],
 )
-def test_what_is_no_fault_of_a_plan_is_raised_as_it_is(
+def test_errors_that_are_no_plan_faults_are_raised_unchanged(
     where, error: BaseException, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_where(monkeypatch, where, error)
@@ -206,10 +206,10 @@ def test_what_is_no_fault_of_a_plan_is_raised_as_it_is(
     assert raised.value is error
 
 
-def test_a_model_that_onnxruntime_refuses_is_at_fault_itself(
+def test_a_model_that_onnxruntime_refuses_is_invalid(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever our own plan fails with."""
+    """Even if iosched's plan fails too."""
     fail_to_prepare(monkeypatch, "Relu", KeyError(""))
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT)]
     model = model_with(nodes, TensorProto.INT16)
@@ -218,7 +218,7 @@ def test_a_model_that_onnxruntime_refuses_is_at_fault_itself(
     assert not isinstance(raised.value, PlanError)
 
 
-def test_nothing_ships_that_onnxruntime_does_not_run_as_it_would_be_written(
+def test_no_model_ships_if_onnxruntime_cannot_run_it_as_written(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_where(monkeypatch, has("gs"), FAULTS[0])
@@ -289,7 +289,7 @@ def fail_on_gpu(monkeypatch: pytest.MonkeyPatch, *, but_sequential: bool) -> Non
 
 
 @needs_compiler
-def test_on_a_gpu_it_is_an_error_if_that_fails_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_a_failing_sequential_schedule_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     fail_on_gpu(monkeypatch, but_sequential=False)
@@ -297,7 +297,7 @@ def test_on_a_gpu_it_is_an_error_if_that_fails_too(tmp_path: Path, monkeypatch: 
         optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))
 
 
-def test_on_a_gpu_that_is_planned_for_nothing_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_simulated_gpu_errors_are_not_contained(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ExecutionError("the device cannot run block 0")
 

@@ -1,4 +1,4 @@
-"""`optimize` in fp32 says what fp16 would gain, where the analytic model is certain that it gains anything."""
+"""`optimize` in fp32 reports the gain of fp16 if the analytic model is certain that there is one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def computed_us(gpu: str, precision: PrecisionName, model: Model, schedule: Sche
 
 
 @pytest.mark.parametrize("gpu", ["v100", "a100"])
-def test_it_is_the_analytic_model_of_the_shipped_schedule(gpu: str, tmp_path: Path) -> None:
+def test_the_gain_is_that_of_the_analytic_model_for_the_shipped_schedule(gpu: str, tmp_path: Path) -> None:
     model = zoo_model("squeezenet")
     result = optimize(model, OptimizeSettings(device=gpu, profile_db=tmp_path / "p.db"))
     fp16_us, fp32_us = (computed_us(gpu, name, model, result.schedule) for name in ("fp16", "fp32"))
@@ -66,8 +66,8 @@ def test_it_is_the_analytic_model_of_the_shipped_schedule(gpu: str, tmp_path: Pa
     assert 1 < result.fp16.speedup.low < result.fp16.speedup.value
 
 
-def test_its_interval_is_that_of_drawn_errors() -> None:
-    """Launches and kernels without products are off by the same in both precisions, products by errors of their own."""
+def test_the_interval_equals_that_of_sampled_errors() -> None:
+    """Launches and kernels without products have the same error in both precisions, products separate errors."""
     model, draw = zoo_model("squeezenet"), np.random.default_rng(0)
     stages = tuple(sequential(model.graph).stages)
     shared: dict[object, np.ndarray] = {}
@@ -87,11 +87,11 @@ def test_its_interval_is_that_of_drawn_errors() -> None:
 @pytest.mark.parametrize(
     ("device", "precision"), [("k80", "fp32"), ("cpu", "fp32"), ("h100", "fp16"), ("h100", "tf32")]
 )
-def test_nothing_is_said_without_tensor_cores_or_in_another_precision(device: str, precision: str) -> None:
+def test_no_gain_is_reported_without_tensor_cores_or_in_other_precisions(device: str, precision: str) -> None:
     assert gain(device, zoo_model("squeezenet"), precision) is None
 
 
-def test_nothing_is_said_within_the_uncertainty_and_of_integers(tmp_path: Path) -> None:
+def test_no_gain_is_reported_within_the_uncertainty_or_for_integers(tmp_path: Path) -> None:
     result = optimize(fire(), OptimizeSettings(device="h100", profile_db=tmp_path / "p.db"))
     assert result.fp16 is None
     model = loaded(quantized(branches()))
@@ -107,7 +107,7 @@ def test_an_attached_gpu_is_known_by_its_name(name: str, is_known: bool) -> None
 
 
 @needs_compiler
-def test_optimize_says_it_of_an_attached_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimize_reports_the_gain_on_an_attached_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     asked: list[object] = []

@@ -1,4 +1,4 @@
-"""With the objective throughput a GPU runs several requests at a time, as many as the model or measurements say."""
+"""With the objective throughput, a GPU runs several requests at a time; the model or measurements set how many."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def inputs_of(seed: int) -> Arrays:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, gain_up_to: int, ours: float = 1.0) -> None:
-    """A run ends each 100 us, or `ours` of that by the schedule found, over the requests up to a limit."""
+    """A run takes 100 us, or `ours` times that by the schedule found, divided by the requests up to a limit."""
 
     def measured(candidates: Mapping[str, Candidate], *_: object, **__: object) -> dict[str, Measurement]:
         rates = {name: 100.0 / min(each.in_flight, gain_up_to) for name, each in candidates.items()}
@@ -86,7 +86,7 @@ def test_more_requests_are_taken_only_for_a_gain(rates: Mapping[tuple[str, int],
     assert all(rates[chosen] <= us for each, us in rates.items() if each[1] == chosen[1])
 
 
-def test_the_model_plans_requests_for_a_gpu_that_is_not_there(profile: Path) -> None:
+def test_the_analytic_model_sets_the_requests_of_a_simulated_gpu(profile: Path) -> None:
     result = optimized("v100")
     document, teams = result.document, result.document.teams
     assert teams is not None
@@ -210,7 +210,7 @@ def test_requests_are_measured_and_the_faster_ships(profile: Path, monkeypatch: 
 
 
 class SmallGpu(HostDriver):
-    """Its memory suffices for `most` allocations at a time."""
+    """Its memory holds `most` allocations at a time."""
 
     most = 1_000_000
 
@@ -230,7 +230,7 @@ class SmallGpu(HostDriver):
 
 
 @needs_compiler
-def test_too_little_memory_gives_fewer_requests_with_one_line(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_gives_fewer_requests_with_one_note(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SmallGpu()
     monkeypatch.setattr(cuda_device, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, driver))
     time_by_size(monkeypatch)
@@ -285,7 +285,7 @@ def test_a_plan_that_fails_is_left_out(profile: Path, monkeypatch: pytest.Monkey
 
 
 @needs_compiler
-def test_without_time_one_request_ships_with_a_line(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_one_request_ships_with_a_note(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     script(monkeypatch, 64)

@@ -1,4 +1,4 @@
-"""List scheduling needs latencies of operators alone, and takes part where schedules are compared."""
+"""List scheduling needs only the latencies of operators, and is one of the schedules that are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = {"greedy": 90.0, "reference": 80.0, "iosched": 85.0, "sequential": 70.0}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """An operator takes 10 us on one lane as on all; what was measured."""
+    """The stages measured; an operator takes 10 us on one lane and on all."""
     return script_operators(monkeypatch)
 
 
@@ -44,7 +44,7 @@ def check_numbers(model: Model, document: ScheduleDocument) -> None:
 
 @pytest.mark.parametrize(("lanes_us", "candidate"), [(30.0, "lanes"), (75.0, "sequential")])
 @pytest.mark.usefixtures("measured")
-def test_it_ships_if_it_is_the_fastest(
+def test_the_lanes_schedule_ships_if_it_is_the_fastest(
     lanes_us: float, candidate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_models(monkeypatch, {**WHOLE, "lanes": lanes_us})
@@ -68,12 +68,12 @@ def test_without_a_search_operators_alone_are_measured(
     assert {len(stage.operators) for stage in measured} == {1}
 
 
-def test_a_deadline_before_all_operators_leaves_one_after_another(tmp_path: Path) -> None:
+def test_a_deadline_before_all_operators_gives_the_sequential_schedule(tmp_path: Path) -> None:
     settings = OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="lanes", budget_s=1e-3)
     assert not is_in_lanes(optimize(fire(), settings).document.schedule)
 
 
-def test_it_does_not_take_part_before_all_latencies_are_known(measured: list[Stage], tmp_path: Path) -> None:
+def test_it_is_left_out_before_all_latencies_are_known(measured: list[Stage], tmp_path: Path) -> None:
     settings, device = OptimizeSettings(threads=2), resolve("cpu")
     with opened(device, fire(), settings.opening, tmp_path / "p.db") as there:
         assert there.here is not None

@@ -1,4 +1,4 @@
-"""The best schedule of nothing but measured stages, beside one that is computed in part."""
+"""The best schedule of measured stages only, reported alongside one that is partly computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = OptimizeSettings(device="v100")
 
 @dataclass(frozen=True)
 class Opened:
-    """`fire` on a V100, of which the stages of some schedules were measured; each took so many microseconds."""
+    """`fire` on a V100, where each stage of the given schedules was measured at the given microseconds."""
 
     details: CostDetails
     graph = GRAPH
@@ -49,7 +49,7 @@ def test_it_is_the_best_schedule_of_the_stages_that_were_measured() -> None:
     assert best_measured_us(opened((sequential(GRAPH), 10.0), (greedy(GRAPH), 10.0)), SETTINGS) == 10 * n_greedy
 
 
-def test_there_is_none_where_a_block_was_not_measured() -> None:
+def test_there_is_none_if_a_block_was_not_measured() -> None:
     some = opened((sequential(GRAPH), 10.0))
     assert some.details.elsewhere.measured is not None
     known = dict(list(some.details.elsewhere.measured.latency_us.items())[1:])
@@ -59,17 +59,17 @@ def test_there_is_none_where_a_block_was_not_measured() -> None:
     assert best_measured_us(_opened(ImportedProfile()), SETTINGS) is None
 
 
-def test_it_is_said_where_a_part_of_what_was_found_is_computed() -> None:
+def test_it_is_reported_if_the_schedule_found_is_partly_computed() -> None:
     some = opened((sequential(GRAPH), 1000.0))
     (note,) = measured_stages_notes(some, SETTINGS, 0.4)
     assert note == "The best schedule that uses only measured stages takes 8,000.0 us."
 
 
 @pytest.mark.parametrize("share", [None, 1.0])
-def test_nothing_is_said_where_all_was_measured_or_nothing(share: float | None) -> None:
+def test_it_is_not_reported_if_all_or_none_of_it_was_measured(share: float | None) -> None:
     assert measured_stages_notes(opened((sequential(GRAPH), 10.0)), SETTINGS, share) == ()
 
 
 @pytest.mark.parametrize("other", [replace(SETTINGS, strategy="greedy"), replace(SETTINGS, budget_s=1.0)])
-def test_nothing_is_searched_for_it_where_nothing_else_is_or_time_is_short(other: OptimizeSettings) -> None:
+def test_it_is_not_searched_for_without_a_search_or_time(other: OptimizeSettings) -> None:
     assert best_measured_us(opened((sequential(GRAPH), 10.0)), other) is None

@@ -1,4 +1,4 @@
-"""`optimize` ships only what computes what plain onnxruntime computes, and says which operator does not."""
+"""`optimize` ships only plans that compute the same as plain onnxruntime, and names the operator that differs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSetting
     return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
 
 
-def test_what_ships_was_compared(settings: OptimizeSettings) -> None:
+def test_the_shipped_plan_was_compared(settings: OptimizeSettings) -> None:
     result = optimize(fire(), settings)
     assert result.shipped == "iosched"
     assert result.check is not None
@@ -38,7 +38,7 @@ def test_what_ships_was_compared(settings: OptimizeSettings) -> None:
     assert result.first_difference is None
 
 
-def test_plain_onnxruntime_ships_instead_of_what_computes_something_else(
+def test_plain_onnxruntime_ships_instead_of_a_plan_with_wrong_outputs(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     falsify(monkeypatch, "gs")
@@ -55,7 +55,7 @@ def test_plain_onnxruntime_ships_instead_of_what_computes_something_else(
 
 
 def check_right(model: Model, result: OptimizeResult) -> None:
-    """What ships computes what it should, though kernels are wrong."""
+    """The shipped plan computes the right outputs although kernels are wrong."""
     inputs = random_inputs(model.graph.inputs)
     executor = open_executor(model, result.document, threads=2)
     with Reference(model) as reference:
@@ -63,10 +63,10 @@ def check_right(model: Model, result: OptimizeResult) -> None:
     executor.close()
 
 
-def test_rounding_keeps_nothing_from_shipping_and_is_told(
+def test_a_plan_that_differs_by_rounding_ships_with_a_note(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a result near one, one is taken away: what is left is the rounding before it."""
+    """One is subtracted from a result near one, which leaves the rounding error before it."""
     falsify(monkeypatch, "a")
     monkeypatch.setattr(faulty_plans, "twice_and", nudged)
     nodes = [
@@ -92,7 +92,7 @@ def nudged(graph, node, _: float):
 
 
 @pytest.mark.parametrize("why", ["random", "plain"])
-def test_what_cannot_be_compared_or_was_is_not(why: str, settings: OptimizeSettings, monkeypatch) -> None:
+def test_random_models_and_plain_onnxruntime_need_no_check(why: str, settings: OptimizeSettings, monkeypatch) -> None:
     monkeypatch.setattr(checked_module, "Reference", None)
     model = fire()
     if why == "random":
@@ -105,7 +105,7 @@ def test_what_cannot_be_compared_or_was_is_not(why: str, settings: OptimizeSetti
     assert result.check is None
 
 
-def test_teams_were_compared_already(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teams_are_not_compared_again(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     model = fire(2)
     result = replace(optimize(model, settings), check=None)
     in_teams = replace(result, document=replace(result.document, teams=Teams(1, 2, 1)))

@@ -1,4 +1,4 @@
-"""One session of all operators is a second way to run one operator after another; no search looks for sessions."""
+"""One session of all operators is a second sequential schedule; no search looks for sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = {"greedy": 90.0, "reference": 80.0}
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """A session takes 1 us; the stages that were measured."""
+    """The stages measured; a session takes 1 us."""
     return script_operators(monkeypatch, session_us=1.0)
 
 
@@ -25,7 +25,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
     [(30.0, "iosched", "session", 30.0), (75.0, "sequential", "sequential", 70.0)],
 )
 @pytest.mark.usefixtures("measured")
-def test_one_session_is_a_way_to_run_one_operator_after_another_that_may_ship(
+def test_one_session_ships_if_it_is_the_fastest_sequential_schedule(
     session_us: float,
     shipped: str,
     candidate: str,
@@ -41,7 +41,7 @@ def test_one_session_is_a_way_to_run_one_operator_after_another_that_may_ship(
 
 
 @pytest.mark.parametrize("strategy", ["both", "concurrent", "merge", "dos", "greedy"])
-def test_searches_know_no_sessions(
+def test_searches_measure_no_sessions(
     strategy: str, measured: list[Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_models(monkeypatch, {**WHOLE, "iosched": 10.0, "sequential": 70.0})

@@ -1,4 +1,4 @@
-"""With the objective throughput, the teams with the most images a second ship, if nothing else has more."""
+"""With the objective throughput, the teams with the most images/s ship if nothing else is faster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "schedule.schema.json"
 
 
 def script(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float], best: int = 0) -> None:
-    """Whole models take what `rates` says; among ways that are tried, number `best` is the fastest."""
+    """Whole models take the given `rates`; of the teams that are tried, number `best` is the fastest."""
 
     def measured(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
         us = {name: rates.get(name, 100.0 + abs(int(name) - best) if name.isdigit() else 900.0) for name in candidates}
@@ -82,7 +82,7 @@ def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.Mon
     choices = possible(5, 2, divides=True)
     assert result.shipped == "iosched"
     assert result.document.teams == choices[best]
-    if choices[best].lanes(2) == 1:  # so that no operator is shared out
+    if choices[best].lanes(2) == 1:  # so that no operator is divided
         assert result.kernels_after == (result.kernels_before or 0) * n_pieces(choices[best], 5)
     text = result.document.to_json()
     jsonschema.validate(json.loads(text), SCHEMA)
@@ -156,7 +156,7 @@ def fail_with_two_images(monkeypatch: pytest.MonkeyPatch, error: Exception) -> N
 
 
 @pytest.mark.slow
-def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teams_whose_batch_size_the_model_does_not_support_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_two_images(monkeypatch, UsageError("the shape of 'y' does not scale with the batch size"))
     choices = [teams for teams in possible(4, 2, divides=True) for _ in range(2)]
     best = next(number for number, teams in enumerate(choices) if teams == Teams(1, 2, 2))
@@ -166,7 +166,7 @@ def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeyp
     assert result.document.teams.images != 2
 
 
-def test_teams_that_fail_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teams_that_fail_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_two_images(monkeypatch, HazardError("tasks clash"))
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
     result = optimized(small(4), strategy="sequential")
@@ -176,7 +176,7 @@ def test_teams_that_fail_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("of the cores into teams" in note and "HazardError: tasks clash" in note for note in result.notes)
 
 
-def test_teams_that_fail_are_an_error_if_faults_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teams_that_fail_are_an_error_with_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with_two_images(monkeypatch, HazardError("tasks clash"))
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
     with pytest.raises(PlanError, match="tasks clash"):
@@ -184,7 +184,7 @@ def test_teams_that_fail_are_an_error_if_faults_are(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_teams_that_compute_something_else_do_not_ship(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+def test_teams_with_wrong_outputs_do_not_ship(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
     ready = CpuTeams.ready
 
     def wrong(ways: CpuTeams, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, object]:
@@ -202,7 +202,7 @@ def test_teams_that_compute_something_else_do_not_ship(monkeypatch: pytest.Monke
     assert any("Teams were not compared because their outputs differ" in note for note in result.notes)
 
 
-def test_openvino_that_computes_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_with_wrong_outputs_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     script_openvino(monkeypatch, MismatchError("output 'y' is off by 3"))
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0, "openvino": 1.0})
     result = optimized(small(4), strategy="sequential")
@@ -231,8 +231,8 @@ def test_a_schedule_is_explained_as_one_team_runs_it(monkeypatch: pytest.MonkeyP
     assert whole.teams is None
 
 
-def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of one core, which is never idle; all cores together would be."""
+def test_idle_time_is_that_of_one_team(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A team of one core is never idle; all cores together would be."""
     script(monkeypatch, {"iosched": 50.0}, best=4)
     monkeypatch.setattr(CpuStageCost, "_timed", lambda *_: summarize([10.0] * 7))
     model, profile_db = small(4), tmp_path / "new.db"
@@ -244,7 +244,7 @@ def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, 
     assert found.idle[found.explanation.present] != 0.0
 
 
-def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_runs_on_other_numbers_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 2)
     document = optimized(small(5), strategy="sequential").document
     for threads in (1, 3, 4):
@@ -260,8 +260,8 @@ def test_files_without_an_objective_are_made_for_latency(monkeypatch: pytest.Mon
     assert not {"objective", "teams"} & json.loads(older.to_json()).keys()
 
 
-def test_a_precision_that_schedules_do_not_have_is_refused_with_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a missing library or instruction is, which would not help."""
+def test_a_precision_without_schedules_is_refused_with_this_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the check for libraries and instructions, whose advice would not help."""
     monkeypatch.setattr("iosched.profiler.devices.cpu.device.check_precision", lambda _: pytest.fail("too early"))
     with pytest.raises(UsageError, match=r"--objective throughput .*: omit --precision"):
         optimize(small(4), OptimizeSettings(device="cpu", objective="throughput", precision="bf16"))

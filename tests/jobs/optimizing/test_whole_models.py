@@ -1,4 +1,4 @@
-"""What a whole model took is kept beside the sums of its stages and of its operators."""
+"""The latency of a whole model is stored with the sums of its stages and of its operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kept(settings: OptimizeSettings) -> list[WholeRow]:
         return [row for row in database.rows() if isinstance(row, WholeRow)]
 
 
-def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
+def test_a_row_has_the_shipped_latency_and_the_sums_of_stages(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_models(monkeypatch, {**LATENCIES_US, "reference": 5.0})
@@ -41,13 +41,13 @@ def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
     assert row.sequential_sum_us >= row.sum_us
     optimize(fire(), settings)
     optimize(fire(8), settings)
-    assert len(kept(settings)) == 2  # one for each model at each shape
+    assert len(kept(settings)) == 2  # one for each model and shape
 
 
-def test_predictions_are_at_the_speed_of_the_comparison_and_those_in_the_file_at_that_of_the_stages(
+def test_predictions_are_scaled_to_the_machine_speed_but_not_in_the_file(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds in which nothing was measured of the speed, as in those that others disturbed, count for none."""
+    """Rounds without a measured speed, such as disturbed ones, are ignored."""
     script_models(monkeypatch, LATENCIES_US)
     speeds = itertools.cycle([2.0, None, 3.0, 4.0])
 
@@ -65,18 +65,18 @@ def test_predictions_are_at_the_speed_of_the_comparison_and_those_in_the_file_at
     assert result.predicted_us == row.sum_us == pytest.approx(3.0 * in_file_us)
 
 
-def test_a_schedule_that_was_given_keeps_none(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_schedule_stores_no_row(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_models(monkeypatch, LATENCIES_US)
     found, before = optimize(fire(), settings), kept(settings)
     optimize(fire(), replace(settings, schedule_from=found.document))
-    assert kept(settings) == before  # with the time at which it was kept
+    assert kept(settings) == before  # including the time at which it was stored
 
 
 @pytest.mark.parametrize("after", [5, 6, 7, 12])
-def test_a_search_that_ended_early_measures_no_operator_for_it(
+def test_an_interrupted_search_measures_no_further_operators_for_a_row(
     after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row is kept as soon as there is a latency for each of the six operators, which the search asks for first."""
+    """A row is stored as soon as the six operators, which the search measures first, have latencies."""
     settings, interrupt = OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db"), Asked(answer=True)
 
     def come(count: int) -> None:

@@ -1,4 +1,4 @@
-"""A pool does what jobs ask for, whatever happens to its workers, its cluster and its database."""
+"""A pool runs the tasks of jobs, whatever happens to its workers, its cluster and its database."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def stages(path: Path) -> set[str]:
 
 
 def holder(pool: ThreadPool, name: str) -> str:
-    """The worker that began a task of this name last."""
+    """The worker that last started a task of this name."""
     return next(worker for worker, call in reversed(pool.calls) if call.model.name == name)
 
 
 class Pauses:
-    """A script whose first call of a task of this name waits until the test lets it go on."""
+    """A script whose first call of a task of this name waits until the test releases it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,20 +81,20 @@ class Pauses:
         return quick_task(talk)
 
 
-def test_tasks_have_results_and_all_that_was_measured_is_in_the_database_by_then(path: Path) -> None:
+def test_a_task_has_its_result_once_its_rows_are_in_the_database(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2, v100=1) as pool:
         assert pool._slots.devices == ("cpu", "v100")
-        assert (pool.count("cpu"), pool.n_up(["cpu"])) == (2, 1), "one may be on its way"
+        assert (pool.count("cpu"), pool.n_up(["cpu"])) == (2, 1), "the second may still be starting"
         pending = [pool.submit(toy_task(name)) for name in "abcde"]
         for each, name in zip(pending, "abcde", strict=True):
             assert finish(pool, each) == [name.upper()]
             assert f"stage of {name}" in stages(path)
         soon(pool, lambda: pool.n_up(["cpu", "v100"]) == 2)
         started = [each.place.device for each in pool.transport.sent if isinstance(each, transport.Start)]
-        assert started == ["cpu", "cpu"], "for no device that nobody asked for"
+        assert started == ["cpu", "cpu"], "workers for a device without tasks"
 
 
-def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: Path) -> None:
+def test_a_task_starts_only_during_a_wait_and_a_wait_ends_in_time(path: Path) -> None:
     with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), cpu=1) as pool:
         pending = pool.submit(toy_task())
         assert pool.transport.calls == []
@@ -104,20 +104,20 @@ def test_a_task_begins_only_while_somebody_waits_and_a_wait_ends_in_time(path: P
         assert not pending.is_done
 
 
-def test_the_file_of_a_model_is_there_as_long_as_a_task_needs_it(path: Path) -> None:
+def test_the_file_of_a_model_is_kept_while_a_task_needs_it(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2) as pool:
         finish(pool, *(pool.submit(toy_task("same")) for _ in range(5)))
         (file,) = {each.model for each in pool.transport.sent if isinstance(each, Send) and each.model}
         assert not Path(file).exists()
 
 
-def test_an_error_of_a_worker_is_raised_as_what_it_was(path: Path) -> None:
+def test_an_error_of_a_worker_is_raised_with_its_class(path: Path) -> None:
     made = toys(lambda talk: UsageError("no such thing"))
     with thread_pool(path, made=made, cpu=1) as pool, pytest.raises(UsageError, match="no such thing"):
         finish(pool, pool.submit(toy_task()))
 
 
-def test_a_result_that_is_none_of_the_kind_is_an_error(path: Path) -> None:
+def test_a_result_of_the_wrong_type_is_an_error(path: Path) -> None:
     number: Kind[Any, int] = Kind("number", dict, int, lambda work, context: 0)
     made = toys(lambda talk: "one")
     with thread_pool(path, made=made, cpu=1) as pool, pytest.raises(ExecutionError, match="Expected `int`, got `str`"):
@@ -132,7 +132,7 @@ def test_messages_about_a_task_are_passed_on(path: Path) -> None:
     assert heard == [progress]
 
 
-def test_a_worker_is_sent_what_others_measured_and_the_database_knew_and_nothing_twice(path: Path) -> None:
+def test_a_worker_is_sent_rows_of_others_and_of_the_database_once(path: Path) -> None:
     with ProfileDatabase(path) as database:
         database.merge([row("known"), row("of another device", key="other")])
     with thread_pool(path, made=quick(), cpu=1) as pool:
@@ -145,7 +145,7 @@ def test_a_worker_is_sent_what_others_measured_and_the_database_knew_and_nothing
             name: [[each.signature for each in call.rows] for worker, call in pool.calls if worker == name]
             for name in pool.workers
         }
-    assert told["worker-1"][:2] == [["known"], []], "nor what it measured itself"
+    assert told["worker-1"][:2] == [["known"], []], "its own rows are not sent back"
     assert told["worker-2"][0][:3] == ["known", "stage of a", "stage of b"]
     all_told = [name for rows in told["worker-2"] for name in rows]
     assert len(all_told) == len(set(all_told))
@@ -168,7 +168,7 @@ def test_questions_are_answered_by_all_workers_and_the_search_gets_their_rows(pa
         (found,) = finish(pool, pool.submit(toy_task("search")))
         own = {name for worker, call in pool.packets if worker == holder(pool, "search") for name in asked_in(call)}
         assert sorted(name for _, call in pool.packets for name in asked_in(call)) == names
-    assert set(found) == set(names) - own, "what it measured itself it has"
+    assert set(found) == set(names) - own, "its own rows are not sent back"
     assert stages(path) == set(names)
 
 
@@ -186,10 +186,10 @@ def test_a_worker_that_is_killed_loses_nothing(path: Path) -> None:
     assert stages(path) == {"stage before the end", *(f"stage of {name}" for name in ("slow", "b", "c"))}
 
 
-def test_a_worker_that_says_that_it_is_of_no_use_is_lost(path: Path) -> None:
+def test_a_worker_that_reports_itself_unusable_is_lost(path: Path) -> None:
     def script(talk: Talk) -> Any:
         if talk.name == "poison":
-            raise DeviceLostError("the GPU is gone")  # as a toy's script, which says it
+            raise DeviceLostError("the GPU is gone")  # reported by the script of a toy worker
         return quick_task(talk)
 
     with thread_pool(path, made=toys(script), cpu=4) as pool:
@@ -201,7 +201,7 @@ def test_a_worker_that_says_that_it_is_of_no_use_is_lost(path: Path) -> None:
         assert stopped == {worker for worker, call in pool.calls if call.model.name == "poison"}
 
 
-def test_when_all_workers_are_killed_new_ones_go_on(path: Path) -> None:
+def test_new_workers_continue_after_all_were_killed(path: Path) -> None:
     first = threading.Event()
 
     def script(talk: Talk) -> Any:
@@ -216,7 +216,7 @@ def test_when_all_workers_are_killed_new_ones_go_on(path: Path) -> None:
         assert finish(pool, *pending) == ["A", "B"]
 
 
-def test_when_the_cluster_is_lost_another_transport_goes_on(path: Path) -> None:
+def test_another_transport_continues_after_the_cluster_is_lost(path: Path) -> None:
     lost = threading.Event()
 
     def script(talk: Talk) -> Any:
@@ -233,7 +233,7 @@ def test_when_the_cluster_is_lost_another_transport_goes_on(path: Path) -> None:
         assert any("the head died" in note for note in pool.notes)
 
 
-def test_a_cluster_that_is_lost_between_two_tasks_is_still_known(path: Path) -> None:
+def test_the_devices_of_a_cluster_lost_between_two_tasks_stay_known(path: Path) -> None:
     with thread_pool(path, made=quick(), cpu=2) as pool:
         finish(pool, pool.submit(toy_task("a")))
         connect, pool.connect = pool.connect, _cannot  # type: ignore[method-assign]
@@ -248,7 +248,7 @@ def _cannot() -> ThreadTransport:
     raise DeviceError("Ray is not installed")
 
 
-def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path: Path) -> None:
+def test_a_hanging_task_is_run_by_another_worker_and_the_first_is_stopped(path: Path) -> None:
     stops: list[StopAssignment] = []
     hangs = threading.Event()
 
@@ -267,7 +267,7 @@ def test_a_task_that_hangs_is_done_by_another_and_the_first_is_told_to_stop(path
         assert any("takes long for toy hangs: another is asked, too" in note for note in pool.notes)
 
 
-def test_a_task_that_is_told_to_stop_ends_as_its_worker_does_it(path: Path) -> None:
+def test_a_stopped_task_ends_with_the_result_of_its_worker(path: Path) -> None:
     with thread_pool(path, made=toys(lambda talk: talk.until_stopped().how), cpu=1) as pool:
         begun, waiting = pool.submit(toy_task("a")), pool.submit(toy_task("b"))
         soon(pool, lambda: pool.calls)
@@ -278,7 +278,7 @@ def test_a_task_that_is_told_to_stop_ends_as_its_worker_does_it(path: Path) -> N
         assert finish(pool, begun) == ["best"]
 
 
-def test_a_task_that_was_told_to_stop_is_not_begun_again_when_its_worker_is_lost(path: Path) -> None:
+def test_a_stopped_task_is_not_restarted_when_its_worker_is_lost(path: Path) -> None:
     with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), cpu=2) as pool:
         pending = pool.submit(toy_task())
         soon(pool, lambda: pool.calls)
@@ -290,7 +290,7 @@ def test_a_task_that_was_told_to_stop_is_not_begun_again_when_its_worker_is_lost
 
 
 def score_once(talk: Talk) -> Any:
-    """What must not run twice at a time, and never ends the first time."""
+    """A score that must not run twice at once, and never ends the first time."""
     return time.sleep(PATIENCE_S) if talk.call.call == 1 else "scored"
 
 
@@ -302,7 +302,7 @@ def test_a_score_whose_worker_has_ended_is_run_again_a_little_later(path: Path) 
         pool.transport.kill(holder(pool, "toy"), has_ended=True)
         lost_s = time.monotonic()
         soon(pool, lambda: len(pool.calls) == 2)
-        assert time.monotonic() - lost_s >= 0.4, "until nothing is left of the first"
+        assert time.monotonic() - lost_s >= 0.4, "the first may still be ending"
         assert finish(pool, pending) == ["scored"]
 
 
@@ -333,7 +333,7 @@ def test_a_score_on_a_lost_cluster_is_run_again_where_its_workers_have_ended(pat
                 finish(pool, pending)
 
 
-def test_an_end_in_the_middle_of_tasks_keeps_what_was_measured(path: Path) -> None:
+def test_closing_a_pool_during_a_task_keeps_its_measurements(path: Path) -> None:
     slow = Pauses("slow")
     with thread_pool(path, made=toys(slow), cpu=1) as pool:
         pending = pool.submit(toy_task("slow"))
@@ -365,7 +365,7 @@ def test_a_worker_of_another_version_is_not_used(path: Path) -> None:
         b'{"message":"call","call":1}',
     ],
 )
-def test_a_worker_that_nobody_understands_is_used_no_more(path: Path, nonsense: bytes) -> None:
+def test_a_worker_that_sends_invalid_messages_is_dropped(path: Path, nonsense: bytes) -> None:
     def babbles(talk: Talk) -> Any:
         if talk.name == "a" and talk.call.call == 1:
             talk.say(nonsense)
@@ -381,7 +381,7 @@ def test_a_worker_that_nobody_understands_is_used_no_more(path: Path, nonsense: 
 
 
 def test_a_worker_cannot_answer_for_another(path: Path) -> None:
-    """Nor can one that is lost: what it says is about a call that it does not have."""
+    """Nor can a lost one: it answers a call that it does not have."""
 
     def script(talk: Talk) -> Any:
         if talk.name == "liar":
@@ -397,7 +397,7 @@ def test_a_worker_cannot_answer_for_another(path: Path) -> None:
         assert finish(pool, victim) == ["best"]
 
 
-def test_the_first_yardstick_of_a_device_stays(path: Path) -> None:
+def test_the_first_calibration_of_a_device_is_kept(path: Path) -> None:
     with ProfileDatabase(path) as database:
         database.keep_calibration(KEY, summarize((100.0,)))
         (old,) = database.rows()
@@ -424,19 +424,19 @@ def test_a_locked_database_holds_up_results_and_loses_nothing(path: Path, monkey
         soon(pool, lambda: pool.status().done == 3)
         assert not second.is_done
         assert not third.is_done
-        assert sum("locked" in note for note in pool.notes) == 1, "it is told once"
+        assert sum("locked" in note for note in pool.notes) == 1, "reported once"
         other.execute("ROLLBACK")
         assert finish(pool, second, third) == ["SECOND", "THIRD"]
     assert stages(path) == {"stage of first", "stage of second", "stage of third"}
 
 
-def test_a_database_that_cannot_be_used_is_told_before_a_cluster_is_asked_for(path: Path) -> None:
+def test_an_unusable_database_is_refused_before_the_cluster_starts(path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     with pytest.raises(UsageError, match="not a profile database"):
         ThreadPool(path, cpu_places(1), quick())
 
 
-def test_no_cluster_is_a_device_that_is_missing(path: Path) -> None:
+def test_a_missing_cluster_is_a_device_error(path: Path) -> None:
     with pytest.raises(DeviceError, match="Ray is not installed"), ClusterPool(_cannot, path, Kept([], [])):
         raise AssertionError("there is none")
 
@@ -456,7 +456,7 @@ def test_a_device_without_a_worker_is_missing(path: Path) -> None:
         finish(pool, pool.submit(toy_task(device="v100")))
 
 
-def test_all_workers_lost_for_good_is_a_device_that_is_lost(path: Path) -> None:
+def test_losing_all_workers_for_good_is_a_device_lost_error(path: Path) -> None:
     timeouts = Timeouts(without_s=0.5)
     with thread_pool(path, made=toys(lambda talk: time.sleep(PATIENCE_S)), timeouts=timeouts, cpu=1) as pool:
         pending = pool.submit(toy_task())
@@ -466,7 +466,7 @@ def test_all_workers_lost_for_good_is_a_device_that_is_lost(path: Path) -> None:
             finish(pool, pending)
 
 
-def test_the_status_says_what_each_worker_does(path: Path) -> None:
+def test_the_status_has_the_task_of_each_worker(path: Path) -> None:
     goes_on = threading.Event()
     with thread_pool(path, made=toys(lambda talk: goes_on.wait(PATIENCE_S)), cpu=1) as pool:
         pending = [pool.submit(toy_task(name)) for name in "ab"]
@@ -488,7 +488,7 @@ def test_the_status_says_what_each_worker_does(path: Path) -> None:
         ("t4", ("t4", "t4", "cpu")),
     ],
 )
-def test_a_text_means_a_device_of_the_cluster_or_a_gpu_that_its_cpus_simulate(
+def test_a_target_is_a_device_of_the_cluster_or_a_gpu_that_its_cpus_simulate(
     path: Path, text: str, found: tuple[str, str, str]
 ) -> None:
     with thread_pool(path, made=quick(), cpu=1, v100=1) as pool:
@@ -506,7 +506,7 @@ def test_a_text_means_a_device_of_the_cluster_or_a_gpu_that_its_cpus_simulate(
         ("v100", True, {"h100": 1}),
     ],
 )
-def test_a_device_that_the_cluster_lacks_is_refused_with_those_that_it_has(
+def test_a_missing_device_is_refused_with_a_list_of_those_in_the_cluster(
     path: Path, text: str, may_simulate: bool, there: dict[str, int]
 ) -> None:
     says = f"the cluster has no device '{text}': it has {', '.join(reversed(there))}"
@@ -514,7 +514,7 @@ def test_a_device_that_the_cluster_lacks_is_refused_with_those_that_it_has(
         pool.target(text, may_simulate=may_simulate)
 
 
-def test_what_was_measured_on_gpus_elsewhere_goes_with_what_is_simulated(path: Path) -> None:
+def test_rows_of_unattached_gpus_are_sent_with_simulated_targets(path: Path) -> None:
     gpu_row = row("stage", key='{"kind":"cuda","name":"Tesla T4"}')
     with ProfileDatabase(path) as database:
         database.merge([gpu_row, row("of the CPU")])

@@ -1,4 +1,4 @@
-"""How long a pool waits for what, which workers it uses meanwhile, and budgets: by a clock of the test's own."""
+"""Timeouts of a pool, the workers that it uses meanwhile, and budgets, on a fake clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOISE = "other processes used 60% of the cores"
 
 
 class Scene:
-    """A pool, its transport and its observer: what happens when is what a test says."""
+    """A pool, its transport and its observer; each test sets the time of each event."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.now_s = 0.0
@@ -50,7 +50,7 @@ class Scene:
         pass
 
     def at(self, now_s: float, *events: Event) -> None:
-        """These events come then."""
+        """Delivers these events at this time."""
         self.now_s = now_s
         self._coming += events
         self.pool.wait((), 0.0)
@@ -73,7 +73,7 @@ class Scene:
         self.at(now_s, Lost(worker, "killed", has_ended=True))
 
     def number(self, worker: str) -> int:
-        """Of the last call of a worker."""
+        """The number of the last call of a worker."""
         return [call.call for name, call in self.calls if name == worker][-1]
 
     @property
@@ -83,7 +83,7 @@ class Scene:
 
     @property
     def left_s(self) -> list[float | None]:
-        """What each call has said of the budget."""
+        """The remaining budget that each call was sent."""
         return [call.left_s for _, call in self.calls]
 
     @property
@@ -114,7 +114,7 @@ def disturbed(count: int) -> Measured:
     return Measured(rows=tuple(row(f"stage{index}", NOISE) for index in range(count)))
 
 
-def test_a_task_fails_that_waited_so_long_for_a_worker(scene: Callable[..., Scene]) -> None:
+def test_a_task_fails_after_the_timeout_for_a_worker(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     on.at(100.0)
     pending = on.wanted(device="v100")
@@ -125,7 +125,7 @@ def test_a_task_fails_that_waited_so_long_for_a_worker(scene: Callable[..., Scen
         pending.result()
 
 
-def test_a_task_that_comes_later_does_not_pay_for_how_long_another_waited(scene: Callable[..., Scene]) -> None:
+def test_a_later_task_has_its_own_timeout_for_a_worker(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     on.at(100.0)
     on.pool.stop(on.wanted(device="v100"), "now")
@@ -149,7 +149,7 @@ def test_rows_of_other_devices_are_sent_once_to_each_worker(scene: Callable[...,
     ]  # fmt: skip
 
 
-def test_a_lost_worker_is_started_again_after_twice_as_long_each_time(scene: Callable[..., Scene]) -> None:
+def test_the_delay_before_a_lost_worker_is_restarted_doubles_each_time(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     on.wanted()
     waits_s, now_s = [], 0.0
@@ -162,7 +162,7 @@ def test_a_lost_worker_is_started_again_after_twice_as_long_each_time(scene: Cal
     assert waits_s == [0.25, 0.5, 1.0, 2.0]
 
 
-def test_a_noisy_worker_is_used_where_no_quieter_machine_has_one(scene: Callable[..., Scene]) -> None:
+def test_a_noisy_worker_is_used_if_there_is_no_quieter_machine(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     on.wanted()
     on.up("worker-1", 1.0, disturbed_by=(NOISE,))
@@ -180,7 +180,7 @@ def test_workers_on_one_machine_share_its_noise(scene: Callable[..., Scene]) -> 
     assert on.workers == ["worker-1", "worker-2"]
 
 
-def test_of_two_noisy_machines_none_is_given_up(scene: Callable[..., Scene]) -> None:
+def test_two_noisy_machines_are_both_used(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(2))
     on.wanted()
     for worker in ("worker-1", "worker-2"):
@@ -189,7 +189,7 @@ def test_of_two_noisy_machines_none_is_given_up(scene: Callable[..., Scene]) -> 
     assert on.workers == ["worker-1", "worker-2"]
 
 
-def test_a_noisy_machine_is_not_used_while_a_quieter_one_is_and_at_once_when_that_is_lost(
+def test_a_noisy_machine_is_used_only_once_the_quieter_one_is_lost(
     scene: Callable[..., Scene],
 ) -> None:
     on = scene(cpu_places(2))
@@ -217,10 +217,10 @@ def test_a_machine_that_becomes_noisy_is_left_for_a_quieter_one(
     on.says("worker-1", disturbed(count), 2.0)
     on.at(3.0)
     assert on.workers == ["worker-1", "worker-2"][is_left:]
-    assert [worker for worker, _ in on.calls] == ["worker-1", "worker-2"][: 1 + is_left], "it begins the task again"
+    assert [worker for worker, _ in on.calls] == ["worker-1", "worker-2"][: 1 + is_left], "it restarts the task"
 
 
-def test_a_budget_counts_from_when_a_first_worker_has_the_model_open(scene: Callable[..., Scene]) -> None:
+def test_a_budget_starts_once_the_first_worker_has_opened_the_model(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(3))
     on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 100.0)
@@ -229,10 +229,10 @@ def test_a_budget_counts_from_when_a_first_worker_has_the_model_open(scene: Call
     on.says("worker-2", Opened(call=on.number("worker-2")), 145.0)
     on.lost("worker-2", 157.0)
     on.up("worker-3", 158.0)
-    assert on.left_s == [None, None, 7.0], "worker-3 gets what is left"
+    assert on.left_s == [None, None, 7.0], "worker-3 gets the rest"
 
 
-def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..., Scene]) -> None:
+def test_questions_are_answered_within_the_budget_of_the_asking_search(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 1.0)
@@ -242,7 +242,7 @@ def test_questions_are_answered_within_the_budget_of_who_asks(scene: Callable[..
     assert on.left_s == [None, 5.0]
 
 
-def test_a_worker_without_a_result_is_waited_for_as_long_as_was_promised(scene: Callable[..., Scene]) -> None:
+def test_a_worker_without_a_result_is_waited_for_until_the_deadline(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     pending = on.wanted(budget=JobBudget(20.0))
     on.up("worker-1", 1.0)
@@ -257,7 +257,7 @@ def test_a_worker_without_a_result_is_waited_for_as_long_as_was_promised(scene: 
     assert messages.told(on.sent[-1].message).how == "now"  # type: ignore[union-attr]
 
 
-def test_a_task_that_no_worker_has_begun_within_the_budget_fails_at_its_end(scene: Callable[..., Scene]) -> None:
+def test_a_task_that_did_not_start_within_the_budget_fails_at_its_end(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     budget = JobBudget(20.0)
     first, second = (on.wanted(name=name, budget=budget) for name in "ab")
@@ -284,7 +284,7 @@ def test_an_interruption_while_messages_are_read_loses_none_of_them(scene: Calla
     assert pending.result() == "found"
 
 
-def test_nothing_is_left_of_what_a_lost_search_has_asked(scene: Callable[..., Scene]) -> None:
+def test_no_questions_of_a_lost_search_remain(scene: Callable[..., Scene]) -> None:
     on = scene(cpu_places(1))
     pending = on.wanted()
     for worker, now_s in (("worker-1", 1.0), ("worker-2", 5.0)):

@@ -1,4 +1,4 @@
-"""The pool of this machine does one task after another, while somebody waits."""
+"""The pool of this machine runs one task after another while a caller waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pool(tmp_path: Path) -> Iterator[WorkerPool]:
 
 
 class Done:
-    """Tasks that note when they are done."""
+    """Tasks that record when they are done."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -49,14 +49,14 @@ class Done:
         return Task(self.kind, name, toy_model("toy"), "cpu")
 
 
-def test_tasks_are_done_in_order_while_somebody_waits(pool: WorkerPool) -> None:
+def test_tasks_run_in_order_during_a_wait(pool: WorkerPool) -> None:
     done = Done()
     first, second = (pool.submit(done.task(name)) for name in "ab")
     assert done.names == []
     pool.wait([first, second])
     assert (done.names, first.is_done, second.is_done) == (["a"], True, False)
     pool.wait([first, second])
-    assert done.names == ["a"], "one is done that is waited for"
+    assert done.names == ["a"], "a wait ends once one task is done"
     pool.wait([second])
     assert [first.result(), second.result()] == ["A", "B"]
     pool.wait([])
@@ -71,7 +71,7 @@ def test_an_error_is_the_result_of_its_task(pool: WorkerPool, name: str, error: 
         broken.result()
 
 
-def test_a_task_that_is_stopped_is_never_begun(pool: WorkerPool) -> None:
+def test_a_stopped_task_never_starts(pool: WorkerPool) -> None:
     done = Done()
     first, second = (pool.submit(done.task(name)) for name in "ab")
     pool.stop(first, "now")
@@ -107,7 +107,7 @@ def test_a_model_stays_open_on_a_device_until_the_pool_is_closed(
     assert closed == [second, first]
 
 
-def test_all_that_is_measured_is_in_the_database_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_stored_in_the_database_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = latencies_by_stage(monkeypatch)
 
     def measure(work: str, here: Context) -> float:
@@ -121,7 +121,7 @@ def test_all_that_is_measured_is_in_the_database_of_the_pool(tmp_path: Path, mon
         assert sum(1 for _ in database.rows()) >= len(stages) > 0
 
 
-def test_a_task_writes_its_model_and_says_its_steps(pool: WorkerPool) -> None:
+def test_a_score_task_writes_its_model_and_reports_its_steps(pool: WorkerPool) -> None:
     text = "import sys; print('{\"step\": 1, \"score\": 0.5}'); print(len(open(sys.argv[1], 'rb').read()))"
     command = ScoreCommand((sys.executable, "-c", text, "{model}"), 20.0)
     heard: list[object] = []
@@ -135,7 +135,7 @@ def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: Worker
     cpu, gpu = pool.target("CPU"), pool.target("V100")
     assert (cpu.device, cpu.asked, cpu.is_elsewhere, cpu.is_simulated) == ("cpu", "CPU", False, False)
     assert (gpu.device, gpu.is_simulated, gpu.rows) == ("v100", False, ())
-    assert cpu.workers == gpu.workers, "there is one worker for both"
+    assert cpu.workers == gpu.workers, "both use the same worker"
     assert (pool.count(cpu.workers), pool.n_up([cpu.workers])) == (1, 1)
     with pytest.raises(UsageError, match="unknown device 'nothing'"):
         pool.target("nothing")
@@ -151,7 +151,7 @@ def test_a_budget_begins_at_once(pool: WorkerPool) -> None:
     assert began <= (found.opened_s or 0.0) <= time.monotonic()
 
 
-def test_a_stop_is_of_the_running_task_alone(pool: WorkerPool) -> None:
+def test_a_stop_affects_only_its_own_task(pool: WorkerPool) -> None:
     seen: list[How | None] = []
 
     def work(name: str, here: Context) -> str:

@@ -1,4 +1,4 @@
-"""What is said between a driver and its workers is read as it was written, and what strangers say is refused."""
+"""Messages between a driver and its workers are read back as written, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ told_messages = (
 
 
 @given(said_messages)
-def test_what_a_worker_says_is_read_as_it_was_written(message: SaidMessage) -> None:
+def test_messages_of_a_worker_are_read_back_as_written(message: SaidMessage) -> None:
     assert said(encoded(message)) == message
 
 
 @given(told_messages)
-def test_what_a_worker_is_told_is_read_as_it_was_written(message: ToldMessage) -> None:
+def test_messages_to_a_worker_are_read_back_as_written(message: ToldMessage) -> None:
     assert told(encoded(message)) == message
 
 
-def test_infinities_are_no_nulls() -> None:
+def test_infinities_do_not_become_null() -> None:
     question = CostQuestion(Stage(Strategy.CONCURRENT, (("a",),), predicted_us=math.inf, measured_us=None))
     text = encoded(Asked(call=0, opening={"nothing": None, "least": -math.inf}, questions=(question,)))
     json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
@@ -114,18 +114,18 @@ def test_infinities_are_no_nulls() -> None:
     assert message.opening == {"nothing": None, "least": -math.inf}
 
 
-def test_no_number_is_read_back_as_none() -> None:
+def test_nan_is_read_back_as_nan() -> None:
     assert math.isnan(codec.read(codec.written(math.nan), float))
     assert math.isnan(codec.read(codec.written([math.nan]), list[Any])[0])
 
 
-def test_a_key_that_marks_numbers_is_refused_where_it_is_written() -> None:
+def test_a_reserved_key_is_refused_when_it_is_written() -> None:
     with pytest.raises(ValueError, match="stands for a number"):
         encoded(Done(call=0, result={"runtime": {codec.NUMBER: "inf"}}))
 
 
 @pytest.mark.parametrize("mark", ["1", "nan ", 1, None, "Infinity"])
-def test_a_mark_of_a_number_that_is_none_is_refused_where_it_is_read(mark: object) -> None:
+def test_an_invalid_marked_number_is_refused_when_it_is_read(mark: object) -> None:
     with pytest.raises(ExecutionError, match="marks what is no number"):
         codec.read(json.dumps({"a": {codec.NUMBER: mark}}).encode(), dict[str, Any])
 
@@ -146,7 +146,7 @@ def test_a_mark_of_a_number_that_is_none_is_refused_where_it_is_read(mark: objec
         (b"[" * 100_000, "broken"),
     ],
 )
-def test_what_is_no_message_is_refused_with_the_place(text: bytes, says: str) -> None:
+def test_an_invalid_message_is_refused_with_the_place(text: bytes, says: str) -> None:
     with pytest.raises(ExecutionError, match=says):
         told(text)
 
@@ -161,30 +161,30 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_comes_back_as_the_same_class_with_the_same_text(kind: type[IoschedError]) -> None:
+def test_an_error_is_raised_with_its_class_and_text(kind: type[IoschedError]) -> None:
     again = raised(failed(0, kind("first line\nsecond")))
     assert type(again) is kind
     assert str(again) == "first line\nsecond"
 
 
-def test_an_error_of_a_job_comes_back_as_what_it_derives_from() -> None:
+def test_an_error_of_a_job_is_raised_as_its_base_class() -> None:
     class OwnError(UsageError):
-        """One that a job raises."""
+        """An error that a job raises."""
 
     assert type(raised(failed(0, OwnError("why")))) is UsageError
 
 
-def test_what_was_not_raised_on_purpose_says_where_it_happened() -> None:
+def test_an_unexpected_error_names_the_worker() -> None:
     again = raised(failed(0, ZeroDivisionError("division by zero")), "the worker on n2")
     assert type(again) is ExecutionError
     assert str(again) == "the worker on n2 failed: ZeroDivisionError: division by zero"
 
 
-def test_no_class_is_looked_up_that_is_no_error_of_ours() -> None:
+def test_only_iosched_error_classes_are_looked_up() -> None:
     assert type(raised(Failed(call=0, type="SystemExit", text="0"))) is ExecutionError
 
 
-def test_an_interruption_comes_back_as_one() -> None:
+def test_an_interruption_is_raised_as_an_interrupted_task() -> None:
     assert type(raised(failed(0, KeyboardInterrupt()))) is InterruptedTaskError
     assert not issubclass(InterruptedTaskError, DeviceError)
 
@@ -202,7 +202,7 @@ def test_facts_are_read_as_they_were_written() -> None:
     assert said(encoded(facts)) == facts
 
 
-def test_what_does_not_travel_is_refused_where_it_is_written() -> None:
+def test_an_unserializable_result_is_refused_when_it_is_written() -> None:
     @dataclass
     class OnOneMachine:
         path: object
@@ -228,6 +228,6 @@ for thread in threads:
 """
 
 
-def test_threads_may_read_their_first_messages_at_a_time() -> None:
-    """msgspec crashed there, in every second process."""
+def test_threads_can_read_their_first_messages_concurrently() -> None:
+    """msgspec crashed here in half of all processes."""
     subprocess.run([sys.executable, "-c", READ_AT_ONCE], check=True)

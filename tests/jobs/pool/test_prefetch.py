@@ -1,4 +1,4 @@
-"""A search on a worker has others answer its questions, finds what it finds alone, and needs nobody's answer."""
+"""A search on a worker lets others answer its questions, finds the same as alone, and depends on no answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ON_CPU = OptimizeSettings(device="cpu")
 
 @pytest.fixture(autouse=True)
 def stages(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
-    """The stages measured."""
+    """The measured stages."""
     return latencies_by_stage(monkeypatch)
 
 
@@ -39,7 +39,7 @@ def cost_of(talk: Talk, *, asks: bool = True) -> ModelCost:
 
 
 def work_of(asked: Asked) -> dict[str, object]:
-    """A packet of all that a search asks in a round."""
+    """A packet of all questions of a search in a round."""
     return {"opening": asked.opening, "questions": asked.questions}
 
 
@@ -48,7 +48,7 @@ def alone(tmp_path: Path) -> ModelCost:
     return model_cost(fire(), "stages", OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db"))
 
 
-def test_a_search_asks_others_and_finds_what_it_finds_alone(alone: ModelCost, stages: list[Stage]) -> None:
+def test_a_search_that_asks_others_finds_the_same_as_alone(alone: ModelCost, stages: list[Stage]) -> None:
     other, rounds = Talk(), list[Asked]()
     measured_by_other = list[int]()
 
@@ -65,10 +65,10 @@ def test_a_search_asks_others_and_finds_what_it_finds_alone(alone: ModelCost, st
     stages.clear()
     found = cost_of(talk)
     assert (found.latency_us, found.sum_us) == (alone.latency_us, alone.sum_us)
-    assert (found.measurements, found.cache_hits) == (alone.measurements, alone.cache_hits), "by whoever it was"
+    assert (found.measurements, found.cache_hits) == (alone.measurements, alone.cache_hits), "others count too"
     assert rounds
     assert all(len(each.questions) > 1 for each in rounds)
-    assert sum(measured_by_other) == len(stages), "none by the search itself"
+    assert sum(measured_by_other) == len(stages), "the search measures none itself"
 
 
 def test_a_search_that_waits_answers_packets_itself(monkeypatch: pytest.MonkeyPatch, alone: ModelCost) -> None:
@@ -86,17 +86,17 @@ def test_a_search_that_waits_answers_packets_itself(monkeypatch: pytest.MonkeyPa
     opened.clear()
     found = cost_of(talk)
     assert asks
-    assert opened == ["fire"], "once for both"
+    assert opened == ["fire"], "the search and its packets share the open model"
     assert (found.sum_us, found.measurements) == (alone.sum_us, alone.measurements)
 
 
-def test_a_search_that_may_not_ask_asks_nobody(alone: ModelCost) -> None:
+def test_a_search_that_may_not_ask_sends_no_questions(alone: ModelCost) -> None:
     talk = Talk()
     assert cost_of(talk, asks=False).sum_us == alone.sum_us
     assert talk.all(Asked) == []
 
 
-def test_a_search_whose_questions_nobody_answers_measures_them_itself(alone: ModelCost) -> None:
+def test_a_search_measures_unanswered_questions_itself(alone: ModelCost) -> None:
     talk = Talk(answer=lambda message: Known(call=message.call, rows=()) if isinstance(message, Asked) else None)
     found = cost_of(talk)
     assert (found.sum_us, found.measurements) == (alone.sum_us, alone.measurements)
@@ -118,7 +118,7 @@ def test_a_search_waits_no_longer_than_its_budget() -> None:
     assert len(talk.all(Asked)) == 1
 
 
-def test_a_stop_of_another_task_ends_no_search(alone: ModelCost) -> None:
+def test_stopping_another_task_does_not_end_a_search(alone: ModelCost) -> None:
     def stops_another(message: SaidMessage) -> ToldMessage | None:
         if not isinstance(message, Asked):
             return None

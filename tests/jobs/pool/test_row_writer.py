@@ -1,4 +1,4 @@
-"""Rows come to the database in order, however long it is locked, and nobody waits for it meanwhile."""
+"""Rows are written to the database in order, however long it is locked, and no caller waits meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another process writes meanwhile."""
+    """Another connection keeps the database locked."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -40,7 +40,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def steps(writer: RowWriter, until: Callable[[list[str]], Any]) -> list[str]:
-    """What was in the way until the condition holds."""
+    """Steps the writer until the condition holds, and returns the reasons for delays."""
     troubles: list[str] = []
     give_up = time.monotonic() + PATIENCE_S
     while not until(troubles):
@@ -89,8 +89,8 @@ def test_a_locked_database_is_tried_again_and_loses_nothing(path: Path, monkeypa
     assert stages(path) == {"a"}
 
 
-def test_nobody_waits_for_a_locked_database(path: Path) -> None:
-    """SQLite waits half a minute; rows are known at once though a write waits meanwhile."""
+def test_no_caller_waits_for_a_locked_database(path: Path) -> None:
+    """SQLite waits 30 s; the rows of the database are available at once even while a write waits."""
     with closing(RowWriter(path)) as writer:
         with locked(path):
             began = time.monotonic()
@@ -102,14 +102,14 @@ def test_nobody_waits_for_a_locked_database(path: Path) -> None:
         steps(writer, lambda _: writer.n_written == 1)
 
 
-def test_the_end_waits_for_all_that_is_left(path: Path) -> None:
+def test_closing_waits_for_the_remaining_rows(path: Path) -> None:
     writer = RowWriter(path)
     writer.add((row("a"),))
     writer.close()
     assert stages(path) == {"a"}
 
 
-def test_the_end_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_has_a_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.profiler.store.schema.BUSY_TIMEOUT_SECONDS", 0.01)
     writer = RowWriter(path)
     writer.add((row("a"),))
@@ -118,7 +118,7 @@ def test_the_end_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [UsageError("no profile database"), MemoryError("none left")])
-def test_an_error_that_will_not_pass_is_raised_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanent_error_is_raised_at_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise error
 
@@ -131,7 +131,7 @@ def test_an_error_that_will_not_pass_is_raised_at_once(error: Exception, monkeyp
         writer.close()
 
 
-def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
     path.write_bytes(b"no database" * 100)
     with pytest.raises(UsageError, match="not a profile database"):
         RowWriter(path)

@@ -1,4 +1,4 @@
-"""Each worker sees what others measured on devices like its own, once."""
+"""Each worker sees the rows of others on devices like its own, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def key(
     return device_key(kind, name, precision=precision, threads=threads, versions={"onnxruntime": version})
 
 
-def yardstick(device: str) -> CalibrationRow:
+def calibration_row(device: str) -> CalibrationRow:
     return CalibrationRow(device, datetime.now(UTC), (1.0,))
 
 
@@ -47,9 +47,9 @@ def test_a_worker_sees_rows_of_others_and_of_the_database_once() -> None:
     assert log.unseen("another", family) == (known, mine)
 
 
-def test_the_first_yardstick_of_each_device_is_kept() -> None:
-    log, first = RowLog(), yardstick(key())
-    of_other_threads = yardstick(key(threads=4))
+def test_the_first_calibration_of_each_device_is_kept() -> None:
+    log, first = RowLog(), calibration_row(key())
+    of_other_threads = calibration_row(key(threads=4))
     log.begin(family_of(key()), lambda: [first])
-    assert log.add([yardstick(key()), of_other_threads], "me") == (of_other_threads,)
+    assert log.add([calibration_row(key()), of_other_threads], "me") == (of_other_threads,)
     assert log.unseen("another", family_of(key())) == (first, of_other_threads)

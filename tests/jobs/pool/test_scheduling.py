@@ -1,4 +1,4 @@
-"""Tasks are assigned to workers, again where those are lost or late, and each is answered once."""
+"""Tasks are assigned to workers, again if those are lost or late, and each is answered once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def names(tasks: Iterable[QueuedTask]) -> list[int]:
     return [task.name for task in tasks]
 
 
-def test_packets_of_the_papers_generation_fall_from_three_to_one() -> None:
+def test_packets_of_20_stages_shrink_from_three_to_one() -> None:
     pool = scheduler("a", "b", "c", "d")
     pool.submit(stages(20))
     sizes = []
@@ -85,7 +85,7 @@ def test_tasks_are_taken_one_at_a_time() -> None:
     assert by_worker(pool.assign(1.0)) == {"a": (2,)}
 
 
-def test_workers_get_works_of_their_device_alone() -> None:
+def test_workers_get_only_tasks_of_their_device() -> None:
     pool = scheduler(worker("a", "v100"), worker("b", "h100"))
     pool.submit([*jobs(1, device="h100"), *jobs(2, device="v100")])
     assert by_worker(pool.assign(0.0)) == {"a": (2,), "b": (1,)}
@@ -100,7 +100,7 @@ def test_a_worker_keeps_to_the_model_that_it_has_open() -> None:
     assert order == [0, 2, 1, 3]
 
 
-def test_works_of_a_lost_worker_go_to_others_before_all_else() -> None:
+def test_tasks_of_a_lost_worker_are_assigned_first() -> None:
     pool = scheduler("a")
     pool.submit(jobs(1, 2))
     list(pool.assign(0.0))
@@ -109,7 +109,7 @@ def test_works_of_a_lost_worker_go_to_others_before_all_else() -> None:
     assert by_worker(pool.assign(5.0)) == {"b": (1,)}
 
 
-def test_a_work_fails_when_three_workers_were_lost_with_it() -> None:
+def test_a_task_fails_after_three_lost_workers() -> None:
     pool = scheduler()
     pool.submit(jobs(1))
     failed = []
@@ -121,7 +121,7 @@ def test_a_work_fails_when_three_workers_were_lost_with_it() -> None:
     assert pool.tasks == {}
 
 
-def test_a_worker_that_ends_without_an_answer_counts_as_lost() -> None:
+def test_an_assignment_that_ends_without_an_answer_counts_as_lost() -> None:
     pool, _ = searching("a")
     losses = []
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_a_worker_that_ends_without_an_answer_counts_as_lost() -> None:
     assert losses == [[], [], [0]]
 
 
-def test_a_worker_that_is_removed_is_no_works_fault() -> None:
+def test_removing_a_worker_does_not_count_as_a_task_failure() -> None:
     pool = scheduler()
     pool.submit(jobs(1))
     for name in "abcde":
@@ -141,7 +141,7 @@ def test_a_worker_that_is_removed_is_no_works_fault() -> None:
     assert list(pool.tasks) == [1]
 
 
-def test_of_a_packet_only_the_work_under_way_is_blamed_and_goes_alone() -> None:
+def test_only_the_running_task_of_a_packet_is_blamed_and_retried_alone() -> None:
     pool = scheduler("a")
     pool.submit(stages(6))
     (packet,) = pool.assign(0.0)
@@ -155,7 +155,7 @@ def test_of_a_packet_only_the_work_under_way_is_blamed_and_goes_alone() -> None:
     assert by_worker(pool.assign(3.0)) == {"b": (2, 3)}
 
 
-def test_of_a_late_work_and_its_copy_the_first_answer_counts() -> None:
+def test_the_first_answer_of_a_late_task_and_its_copy_counts() -> None:
     pool, slow = searching("slow")
     pool.join(worker("quick"))
     assert pool.late(999.0) == ()
@@ -172,7 +172,7 @@ def test_of_a_late_work_and_its_copy_the_first_answer_counts() -> None:
 @pytest.mark.parametrize(
     ("took_s", "late_s"), [((), 3600.0), ((2.0,), 60.0), ((20.0,), 80.0), ((20.0, 30.0, 500.0), 120.0)]
 )
-def test_a_work_is_late_after_four_times_the_median_a_minute_at_least_and_an_hour_where_nothing_is_known(
+def test_a_task_is_late_after_four_times_the_median_within_fixed_limits(
     took_s: tuple[float, ...], late_s: float
 ) -> None:
     pool = scheduler(*(str(index) for index in range(len(took_s))), timeouts=Timeouts())
@@ -185,10 +185,10 @@ def test_a_work_is_late_after_four_times_the_median_a_minute_at_least_and_an_hou
     (held,) = pool.assign(1000.0)
     assert pool.late(1000.0 + late_s - 1) == ()
     assert pool.late(1000.0 + late_s) == (held,)
-    assert pool.late(1e9) == (), "it was told once"
+    assert pool.late(1e9) == (), "it is reported once"
 
 
-def test_a_work_that_may_run_once_at_a_time_never_has_a_copy() -> None:
+def test_a_task_that_is_not_repeatable_is_never_copied() -> None:
     pool = scheduler("a", "b")
     pool.submit([QueuedTask(1, "cpu", "score", is_repeatable=False)])
     list(pool.assign(0.0))
@@ -204,7 +204,7 @@ def test_a_copy_has_twice_the_time() -> None:
     assert len(pool.late(3000.0)) == 1
 
 
-def test_a_late_worker_that_is_lost_changes_nothing_where_another_has_its_work() -> None:
+def test_losing_a_late_worker_causes_no_second_copy_of_its_task() -> None:
     pool, _ = searching("slow")
     pool.late(1000.0)
     pool.join(worker("quick"))
@@ -214,7 +214,7 @@ def test_a_late_worker_that_is_lost_changes_nothing_where_another_has_its_work()
     assert list(pool.assign(1001.0)) == []
 
 
-def test_a_worker_that_is_slow_and_steady_is_late_but_once() -> None:
+def test_a_slow_but_steady_worker_is_late_only_once() -> None:
     pool = scheduler("quick", "slow")
     pool.submit(jobs(*range(9)))
     begun_s = {each.number: 0.0 for each in pool.assign(0.0)}
@@ -235,7 +235,7 @@ def test_a_worker_that_is_slow_and_steady_is_late_but_once() -> None:
     assert done_by_slow >= 2
 
 
-def test_a_slow_worker_is_not_waited_for_while_another_rests() -> None:
+def test_a_slow_worker_is_late_if_another_is_idle() -> None:
     pool = scheduler("slow")
     pool.submit(jobs(1, 2, 3))
     for begun_s, seconds in ((0.0, 20.0), (100.0, 200.0)):
@@ -247,7 +247,7 @@ def test_a_slow_worker_is_not_waited_for_while_another_rests() -> None:
     assert pool.late(1800.0) == (slow,)
 
 
-def test_a_worker_whose_search_waits_takes_packets_of_what_was_asked_and_nothing_else() -> None:
+def test_a_worker_whose_search_waits_gets_only_packets_of_questions() -> None:
     pool, search = searching("a")
     pool.submit(jobs(9))
     pool.wait_for(search.number, questions(search, 1, 2), 1.0)
@@ -258,17 +258,17 @@ def test_a_worker_whose_search_waits_takes_packets_of_what_was_asked_and_nothing
     (second,) = pool.assign(2.0)
     assert pool.answered(second.number, 2, 3.0).resumed == (search,)
     pool.ended(second.number, 3.0)
-    assert list(pool.assign(3.0)) == [], "it goes on with its search"
+    assert list(pool.assign(3.0)) == [], "it continues its search"
 
 
-def test_what_was_asked_goes_out_before_what_nobody_has_begun() -> None:
+def test_questions_are_assigned_before_new_tasks() -> None:
     pool, search = searching("a", "b", worker("gpu", "v100"))
     pool.submit(jobs(8, 9))
     pool.wait_for(search.number, questions(search, 1, 2, 3), 1.0)
     assert by_worker(pool.assign(1.0)) == {"a": (1,), "b": (2,)}
 
 
-def test_what_was_asked_goes_to_those_who_have_the_model_open_then_to_who_waits() -> None:
+def test_questions_go_to_workers_with_the_open_model_then_to_waiting_ones() -> None:
     pool, search = searching("a", "b", "c")
     pool.wait_for(search.number, questions(search, 1, 2), 1.0)
     packets = list(pool.assign(1.0))
@@ -279,7 +279,7 @@ def test_what_was_asked_goes_to_those_who_have_the_model_open_then_to_who_waits(
     assert by_worker(pool.assign(3.0)) == {"b": (3,)}
 
 
-def test_searches_on_all_workers_that_all_ask_answer_each_other() -> None:
+def test_searches_that_all_ask_answer_each_other() -> None:
     pool = scheduler("a", "b")
     pool.submit(jobs(0, 100))
     searches = list(pool.assign(0.0))
@@ -295,7 +295,7 @@ def test_searches_on_all_workers_that_all_ask_answer_each_other() -> None:
     assert sorted(resumed, key=lambda each: each.number) == searches
 
 
-def test_a_lost_search_takes_what_it_asked_for_with_it() -> None:
+def test_questions_of_a_lost_search_are_dropped() -> None:
     pool, search = searching("a", "b")
     pool.wait_for(search.number, questions(search, 1, 2, 3, 4), 1.0)
     (under_way,) = (each for each in pool.assign(1.0) if each.worker == "b")
@@ -305,7 +305,7 @@ def test_a_lost_search_takes_what_it_asked_for_with_it() -> None:
     assert by_worker(pool.assign(3.0)) == {"b": (0,)}
 
 
-def test_a_search_goes_on_when_a_question_of_its_fails() -> None:
+def test_a_search_continues_if_one_of_its_questions_fails() -> None:
     pool, search = searching("a")
     pool.wait_for(search.number, questions(search, 1), 1.0)
     for _ in range(3):
@@ -324,7 +324,7 @@ def test_the_time_that_a_search_waits_for_others_does_not_make_it_late() -> None
     assert pool.late(1900.0) == (search,)
 
 
-def test_a_machines_cpu_waits_for_its_gpus_and_they_for_it_when_their_turn_is_over() -> None:
+def test_the_cpu_and_the_gpus_of_a_machine_take_turns() -> None:
     gpus = (worker("gpu0", "v100", "node", "gpu"), worker("gpu1", "v100", "node", "gpu"))
     pool = scheduler(*gpus, worker("cpu", "cpu", "node"))
     pool.submit(jobs(*range(9), device="v100"))
@@ -332,14 +332,14 @@ def test_a_machines_cpu_waits_for_its_gpus_and_they_for_it_when_their_turn_is_ov
     pool.submit(jobs(99))
     end(pool, first, 59.0)
     (third,) = pool.assign(59.0)
-    assert third.worker == first.worker, "it is still their turn"
+    assert third.worker == first.worker, "it is still the turn of the GPUs"
     end(pool, second, 60.0)
     assert list(pool.assign(60.0)) == [], "the turn of the CPU begins when the last of them has ended"
     end(pool, third, 70.0)
     assert by_worker(pool.assign(70.0)) == {"cpu": (99,)}
 
 
-def test_withdrawn_works_are_given_to_nobody_and_their_holders_are_named() -> None:
+def test_withdrawn_tasks_are_not_assigned_and_their_holders_are_returned() -> None:
     pool = scheduler("a")
     pool.submit(jobs(1, 2))
     (held,) = pool.assign(0.0)

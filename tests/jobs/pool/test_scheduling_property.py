@@ -1,4 +1,4 @@
-"""Whatever happens to workers and in which order: nothing is lost, answered twice, or waited for without end."""
+"""Whatever happens to workers, in any order: no task is lost, answered twice, or waited for forever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = Timeouts(factor=2.0, floor_s=5.0, unknown_s=20.0, losses=3, turn_s=10
 
 
 class Cluster(RuleBasedStateMachine):
-    """Workers that come, task, wait, answer, are lost, and answer still.
+    """Workers that join, take tasks, wait, answer, are lost, and still answer.
 
     Attributes:
         held: assignments of workers that are up; `gone`, those of lost workers, which may still be answered.
@@ -76,7 +76,7 @@ class Cluster(RuleBasedStateMachine):
         self.pool.late(self.now_s)
 
     @rule()
-    def works_are_assigned(self) -> None:
+    def tasks_are_assigned(self) -> None:
         for assignment in self.pool.assign(self.now_s):
             self._check(assignment)
             self.held[assignment.number] = assignment
@@ -86,7 +86,7 @@ class Cluster(RuleBasedStateMachine):
         tasks = assignment.tasks
         beside = [each for each in self.held.values() if each.worker == assignment.worker]
         assert len(beside) <= 1
-        assert all(self.waits[each.number] for each in beside), "it was waiting for what it asked for"
+        assert all(self.waits[each.number] for each in beside), "it was waiting for its questions"
         assert all(task.asker is not None for task in tasks) or not beside
         assert {task.device for task in tasks} <= set(self.workers[assignment.worker].devices)
         assert len({task.group for task in tasks}) == 1
@@ -117,7 +117,7 @@ class Cluster(RuleBasedStateMachine):
 
     @precondition(lambda self: self._answerable())
     @rule(data=st.data())
-    def a_work_is_answered(self, data: st.DataObject) -> None:
+    def a_task_is_answered(self, data: st.DataObject) -> None:
         assignment, task = data.draw(st.sampled_from(self._answerable()))
         self._answer(assignment, task)
 
@@ -147,7 +147,7 @@ class Cluster(RuleBasedStateMachine):
         return self.answers[name] > 0 or name in self.withdrawn
 
     def _forget_waits(self) -> None:
-        """Nobody waits for what a search has asked that has its answer from elsewhere, or is lost."""
+        """No search waits for questions once it is lost or answered by another worker."""
         for each in [*self.held.values(), *self.gone]:
             if all(self._is_done(task.name) for task in each.tasks) or each.number not in self.held:
                 forgotten = self.waits.pop(each.number, set())
@@ -187,7 +187,7 @@ class Cluster(RuleBasedStateMachine):
 
     @precondition(lambda self: self.submitted)
     @rule(data=st.data())
-    def a_work_is_withdrawn(self, data: st.DataObject) -> None:
+    def a_task_is_withdrawn(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.submitted)))
         if self.submitted[name].asker is None:
             self.pool.withdraw(name)
@@ -195,7 +195,7 @@ class Cluster(RuleBasedStateMachine):
             self._forget_waits()
 
     @invariant()
-    def works_without_an_answer_are_known(self) -> None:
+    def tasks_without_an_answer_are_known(self) -> None:
         open_works = {name for name in self.submitted if not self._is_done(name)}
         assert set(self.pool.tasks) == open_works
 
@@ -206,7 +206,7 @@ class Cluster(RuleBasedStateMachine):
             assert len({info.side for info in at_work if info.node == node}) <= 1
 
     def teardown(self) -> None:
-        """With one good worker for each device all tasks are answered in the end, whatever hangs elsewhere."""
+        """With one good worker for each device, all tasks are finally answered, whatever hangs elsewhere."""
         for name in sorted(self.workers):
             self._go(name, is_blamed=False)
         for device, side in DEVICES.items():
@@ -214,7 +214,7 @@ class Cluster(RuleBasedStateMachine):
             self.workers[info.name] = info
             self.pool.join(info)
         for _ in range(2 * len(self.submitted) + 2):
-            self.works_are_assigned()
+            self.tasks_are_assigned()
             for each in list(self.held.values()):
                 for task in each.tasks:
                     self._answer(each, task)
@@ -232,10 +232,10 @@ TestCluster.settings = settings(stateful_step_count=40)
     more=st.integers(0, 3),
     data=st.data(),
 )
-def test_searches_on_all_workers_that_ask_each_other_come_to_an_end(
+def test_searches_on_all_workers_that_ask_each_other_end(
     rounds: list[list[int]], more: int, data: st.DataObject
 ) -> None:
-    """`rounds` are those of each search: how many questions it asks in each. Workers answer in any order."""
+    """`rounds` has the number of questions in each round of each search. Workers answer in any order."""
     pool = Scheduler(PATIENCE)
     n_workers, names = len(rounds), iter(range(1, 10**6))
     for index in range(n_workers):

@@ -1,4 +1,4 @@
-"""What a cluster has, and why some of it cannot be used."""
+"""The devices of a cluster, and the reasons why some are unusable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts(version: str | None = None, **more: object) -> bytes:
 
 
 class Scripted:
-    """A transport to a cluster with these places, on which workers say this, or are lost for this reason."""
+    """A transport to a cluster with these places, where workers send these facts or are lost for these reasons."""
 
     def __init__(self, answers: Mapping[Place, bytes | str | None]) -> None:
         self.answers = answers
@@ -47,7 +47,7 @@ def problems(answers: Mapping[Place, bytes | str | None], patience_s: float = 5)
     return {each.place.device: each.problem for each in survey(Scripted(answers), patience_s)}
 
 
-def test_a_worker_on_each_place_says_what_it_is_and_is_ended() -> None:
+def test_a_worker_on_each_place_describes_it_and_is_stopped() -> None:
     cluster = Scripted({GPU: facts(), CPU: facts()})
     found = survey(cluster, 5)
     assert [(each.place, each.problem) for each in found] == [(GPU, ""), (CPU, "")]
@@ -70,7 +70,7 @@ def test_a_worker_of_another_version_is_not_usable() -> None:
         (encoded(Opened(call=0)), "it does not say what it is"),
     ],
 )
-def test_a_worker_that_says_something_else_first_is_not_usable(said: bytes, problem: str) -> None:
+def test_a_worker_with_another_first_message_is_not_usable(said: bytes, problem: str) -> None:
     assert problems({CPU: said})["cpu"].startswith(problem)
 
 
@@ -78,14 +78,14 @@ def test_a_noisy_machine_is_usable() -> None:
     assert problems({CPU: facts(disturbed_by=("at first", "others had the cores"))}) == {"cpu": ""}
 
 
-def test_why_no_worker_came_up_is_told() -> None:
+def test_the_reason_why_no_worker_started_is_reported() -> None:
     assert problems({CPU: "iosched is not installed on its machine"}) == {
         "cpu": "iosched is not installed on its machine"
     }
     assert problems({CPU: None}, 0.05) == {"cpu": "no worker came up there within 0 s"}
 
 
-def test_no_worker_is_started_where_none_is_offered_or_nobody_knows_the_device() -> None:
+def test_no_worker_starts_on_a_cpu_not_offered_or_an_unknown_gpu() -> None:
     nothing, unknown = Place("head", "10.0.0.2", "cpu", count=0), Place("box", "10.0.0.1", "gtx-1080")
     cluster = Scripted({nothing: None, unknown: None})
     found = survey(cluster, 5)

@@ -1,4 +1,4 @@
-"""A worker does what a local call does: the same results from the same rows, and what it measures is said."""
+"""A worker does the same as a local call: equal results from equal rows, and it sends its measurements."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ ASKED = [
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each stage that is measured; no clock decides anything."""
+    """One entry for each measured stage; results do not depend on a clock."""
     script_models(monkeypatch, LATENCIES_US)
     return script_stages(monkeypatch)
 
 
 @pytest.fixture
 def talk(measured: list[int]) -> Talk:
-    """A worker that is up; by which one stage was measured."""
+    """A running worker, which has measured one stage."""
     found = Talk(THREADS)
     measured.clear()
     return found
@@ -88,7 +88,7 @@ def rows_in(path: Path) -> tuple[Row, ...]:
 
 
 def same(one: OptimizeResult, other: OptimizeResult) -> bool:
-    """Whether two results differ in nothing but how long it took, and what was in the database."""
+    """Whether two results differ only in time taken and in the contents of the database."""
     alike: dict[str, Any] = {"seconds": 0.0, "search_seconds": 0.0, "measurements": 0, "cache_hits": 0}
     return replace(one, **alike) == replace(other, **alike)
 
@@ -97,7 +97,7 @@ def asked(*questions: CostQuestion) -> Questions:
     return Questions(OpenSettings(threads=THREADS), questions)
 
 
-def test_a_whole_job_finds_what_a_local_one_finds_from_the_same_rows(
+def test_a_job_finds_the_same_as_a_local_one_from_the_same_rows(
     talk: Talk, measured: list[int], tmp_path: Path
 ) -> None:
     path = tmp_path / "p.db"
@@ -112,7 +112,7 @@ def test_a_whole_job_finds_what_a_local_one_finds_from_the_same_rows(
     assert found.document.to_json() == local.document.to_json()
 
 
-def test_what_a_worker_measures_makes_a_local_run_measure_nothing(
+def test_a_local_run_reuses_the_stored_measurements_of_a_worker(
     talk: Talk, measured: list[int], tmp_path: Path
 ) -> None:
     found = talk(OPTIMIZE, Optimize(ON_CPU), fire())
@@ -125,21 +125,21 @@ def test_what_a_worker_measures_makes_a_local_run_measure_nothing(
     assert len(measured) == count
 
 
-def test_rows_are_said_as_they_are_measured(talk: Talk, measured: list[int]) -> None:
+def test_rows_are_sent_as_they_are_measured(talk: Talk, measured: list[int]) -> None:
     seen: list[int] = []
     talk.answer = lambda message: seen.append(len(measured)) if isinstance(message, Measured) else None
     talk(COST, Cost("stages", ON_CPU), fire())
     assert len(measured) == len(set(seen) - {0}) > 1
 
 
-def test_a_worker_keeps_what_it_knows_from_task_to_task(talk: Talk, measured: list[int]) -> None:
+def test_a_worker_keeps_its_rows_between_tasks(talk: Talk, measured: list[int]) -> None:
     talk(COST, Cost("stages", ON_CPU), fire())
     count, said = len(measured), len(talk.rows)
     assert talk(COST, Cost("stages", ON_CPU), fire()).measurements == 0
     assert (len(measured), len(talk.rows)) == (count, said)
 
 
-def test_a_model_costs_what_it_costs_here(talk: Talk, tmp_path: Path) -> None:
+def test_a_model_cost_equals_the_local_one(talk: Talk, tmp_path: Path) -> None:
     path = tmp_path / "p.db"
     settings = replace(ON_CPU, threads=THREADS, profile_db=path)
     model_cost(fire(), "stages", settings)
@@ -148,7 +148,7 @@ def test_a_model_costs_what_it_costs_here(talk: Talk, tmp_path: Path) -> None:
     assert replace(found, search_seconds=0.0) == replace(local, search_seconds=0.0)
 
 
-def test_a_gpu_that_is_not_there_is_simulated(talk: Talk, measured: list[int]) -> None:
+def test_a_gpu_that_is_not_attached_is_simulated(talk: Talk, measured: list[int]) -> None:
     settings = OptimizeSettings(device="v100")
     found = talk(SIMULATION, Cost("stages", settings), fire())
     assert found.latency_us == model_cost(fire(), "stages", settings).latency_us
@@ -173,7 +173,7 @@ def test_a_model_stays_open_for_the_next_packet(talk: Talk, monkeypatch: pytest.
     assert opened == ["fire", "fire"]
 
 
-def test_a_question_that_no_stage_of_the_model_is_in_is_left_out(talk: Talk) -> None:
+def test_a_question_about_an_unknown_operator_is_skipped(talk: Talk) -> None:
     unknown = CostQuestion(Stage(Strategy.CONCURRENT, (("nobody",),)))
     assert talk(QUESTIONS, asked(unknown, ASKED[0]), fire()) == 1
 
@@ -186,7 +186,7 @@ def test_a_question_about_a_plan_that_fails_is_left_out(
     assert talk(QUESTIONS, asked(*ASKED), fire()) == 1
 
 
-def test_questions_wait_for_nobody_once_the_budget_is_over(talk: Talk, measured: list[int]) -> None:
+def test_no_question_is_measured_once_the_budget_is_over(talk: Talk, measured: list[int]) -> None:
     assert talk(QUESTIONS, asked(*ASKED), fire(), left_s=0.0) == 0
     assert not measured
 
@@ -230,12 +230,12 @@ def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured:
     )
 
 
-def test_an_interruption_without_a_result_is_an_error_of_its_own(talk: Talk, measured: list[int]) -> None:
+def test_an_interruption_without_a_result_is_an_interrupted_task_error(talk: Talk, measured: list[int]) -> None:
     talk.answer = lambda message: StopAssignment(call=0, how="now") if len(measured) == 3 else None
     with pytest.raises(InterruptedTaskError):
         talk(OPTIMIZE, Optimize(ON_CPU), fire())
     talk.answer = lambda message: None
-    assert talk(OPTIMIZE, Optimize(ON_CPU), fire()).schedule, "the next task is another one"
+    assert talk(OPTIMIZE, Optimize(ON_CPU), fire()).schedule, "the next task is not interrupted"
 
 
 def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
@@ -245,7 +245,7 @@ def test_an_interruption_may_come_before_its_task(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"threads": 3}, {"launch": "streams"}])
-def test_an_error_is_the_same_as_here(talk: Talk, changes: dict[str, Any]) -> None:
+def test_an_error_is_the_same_as_that_of_a_local_call(talk: Talk, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"--threads 3 is more than the 2|launch='streams' only applies"):
         talk(OPTIMIZE, Optimize(replace(ON_CPU, **changes)), fire())
 
@@ -260,12 +260,12 @@ def test_an_error_is_the_same_as_here(talk: Talk, changes: dict[str, Any]) -> No
         ("questions", {"opening": {}, "questions": [{}]}, "questions"),
     ],
 )
-def test_a_task_that_is_none_is_refused(talk: Talk, kind: str, work: object, says: str) -> None:
+def test_an_invalid_task_is_refused(talk: Talk, kind: str, work: object, says: str) -> None:
     with pytest.raises(ExecutionError, match=says):
         talk(kind, work, fire())
 
 
-def test_a_price_of_what_is_no_schedule_of_the_model_is_refused(talk: Talk) -> None:
+def test_evaluating_an_incomplete_schedule_is_refused(talk: Talk) -> None:
     found = talk(SEARCH, Search("cpu", OpenSettings(), "both", DEFAULT_PRUNING), fire())
     priced = talk(PRICE, Price("cpu", OpenSettings(), (found.schedule,), 0), fire())
     assert priced.latency_us[0] <= priced.sequential_us
@@ -274,7 +274,7 @@ def test_a_price_of_what_is_no_schedule_of_the_model_is_refused(talk: Talk) -> N
         talk(PRICE, Price("cpu", OpenSettings(), (broken,), 0), fire())
 
 
-def test_another_model_than_the_drivers_is_refused(talk: Talk) -> None:
+def test_a_model_that_differs_from_the_drivers_is_refused(talk: Talk) -> None:
     sent, data = packed(fire())
     call = Call(call=1, kind=QUESTIONS, work=msgspec.to_builtins(asked()), model=sent)
     other = msgspec.structs.replace(call, model=msgspec.structs.replace(sent, structure="0" * 64))
@@ -294,7 +294,7 @@ def test_another_model_than_the_drivers_is_refused(talk: Talk) -> None:
         assert says in str(error)
 
 
-def test_whatever_goes_wrong_is_told_and_the_next_task_is_done(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_is_reported_and_the_next_task_runs(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "loaded", lambda *_: 1 / 0)
         with pytest.raises(ExecutionError, match="ZeroDivisionError: division by zero"):
@@ -303,7 +303,7 @@ def test_whatever_goes_wrong_is_told_and_the_next_task_is_done(talk: Talk, monke
 
 
 @pytest.mark.parametrize("error", [DeviceLostError("the GPU\nis gone"), None])
-def test_a_worker_is_unusable_whose_device_is_lost_or_that_is_told_what_it_does_not_understand(
+def test_a_lost_device_or_an_invalid_message_makes_a_worker_unusable(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     has_ended = threading.Event()
@@ -323,7 +323,7 @@ def test_a_worker_is_unusable_whose_device_is_lost_or_that_is_told_what_it_does_
     assert talk.all(Failed) == []
 
 
-def test_a_worker_that_cannot_come_up_says_why() -> None:
+def test_a_worker_that_cannot_start_reports_the_reason() -> None:
     said: list[bytes] = []
     has_ended = threading.Event()
     Worker("v100", THREADS, lambda message: (said.append(message), has_ended.set())[0], {})
@@ -337,13 +337,13 @@ def command(text: str, timeout_s: float | None = 20.0) -> ScoreCommand:
     return ScoreCommand((sys.executable, "-c", text, "{model}", "{params}"), timeout_s)
 
 
-def test_a_score_is_what_the_program_says_of_the_file(talk: Talk) -> None:
+def test_a_score_is_read_from_the_output_of_the_program(talk: Talk) -> None:
     text = "import sys, json; print(json.dumps({'score': len(open(sys.argv[1], 'rb').read()), 'k': len(sys.argv[2])}))"
     found = talk(SCORE, Score("trial-0007", command(text), HERE, {"kind": "Tanh"}), fire())
     assert found == Scores((Scored({"score": float(len(packed(fire())[1])), "k": len('{"kind": "Tanh"}')}),))
 
 
-def test_a_score_that_is_none_is_a_reason(talk: Talk) -> None:
+def test_a_failed_score_command_gives_a_reason(talk: Talk) -> None:
     found = talk(SCORE, Score("t", command("import sys; sys.exit(3)"), HERE, {}), fire())
     assert found == Scores(reason="the score command failed with exit code 3")
     missing = replace(command(""), words=("no-such-program", "{model}"))
@@ -351,8 +351,8 @@ def test_a_score_that_is_none_is_a_reason(talk: Talk) -> None:
     assert found.reason == "the worker's machine has no program 'no-such-program'"
 
 
-def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_path: Path) -> None:
-    """Not in the worker's own: what the user names by a path from there is found."""
+def test_a_score_command_runs_in_the_folder_of_the_user(talk: Talk, tmp_path: Path) -> None:
+    """Not in that of the worker, so that relative paths of the user are found."""
     program = tmp_path / "bin" / "score"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\ncat told\n")
@@ -368,20 +368,20 @@ def test_a_score_command_runs_in_the_folder_where_the_user_is(talk: Talk, tmp_pa
 STEPS = 'import time\nfor n in range(600): print(\'{"step": %d, "score": 0.5}\' % n, flush=True); time.sleep(0.1)'
 
 
-def test_a_score_command_is_ended_where_the_driver_says_so(talk: Talk) -> None:
+def test_a_pruned_score_command_is_ended(talk: Talk) -> None:
     talk.answer = lambda message: StopAssignment(call=0, how="pruned") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
     assert talk.all(Step)[0] == Step(call=0, step=0, value=0.5)
 
 
-def test_a_score_command_that_is_told_to_end_has_no_score(talk: Talk) -> None:
+def test_a_stopped_score_command_has_no_score(talk: Talk) -> None:
     talk.answer = lambda message: StopAssignment(call=0, how="now") if isinstance(message, Step) else None
     with pytest.raises(InterruptedTaskError):
         talk(SCORE, Score("t", command(STEPS), HERE, {}, watched="score"), fire())
 
 
-def test_a_worker_says_first_what_it_is() -> None:
+def test_a_worker_first_describes_itself() -> None:
     talk = Talk(THREADS)
     facts = talk.facts
     assert (facts.device, facts.threads, facts.disturbed_by) == ("cpu", THREADS, ())
@@ -393,7 +393,7 @@ def test_a_worker_says_first_what_it_is() -> None:
     assert {row.device for row in talk.rows} == {facts.key}
 
 
-def test_progress_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_sent_less_often_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     latencies_by_stage(monkeypatch)
     talk = Talk(THREADS)
     talk(COST, Cost("stages", ON_CPU), fire())

@@ -1,4 +1,4 @@
-"""What whole models take over the sum of their stages, and how exact that is, by models measured both ways."""
+"""The ratio of whole models to the sum of their stages, and its error, from models measured both ways."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iosched.profiler.devices.profiled_device import LEVEL
 FACTORS = st.floats(0.2, 5.0)
 
 
-def test_too_few_models_correct_nothing_and_say_nothing_of_the_error() -> None:
+def test_too_few_models_give_no_correction_and_no_error() -> None:
     found = calibrated([(100.0, 200.0)] * (LEAST_MODELS - 1))
     assert found == Calibration(LEAST_MODELS - 1, 1.0, None)
     assert found.applied(50.0) is None
@@ -32,7 +32,7 @@ def test_the_factor_is_the_median_and_a_single_odd_model_does_not_move_it() -> N
 
 
 @given(st.lists(FACTORS, min_size=LEAST_MODELS, max_size=40), st.floats(1.0, 1e6))
-def test_so_many_of_the_models_that_were_measured_lie_within_the_error_as_the_level_says(
+def test_the_error_covers_at_least_the_stated_share_of_models_measured_both_ways(
     factors: list[float], sum_us: float
 ) -> None:
     found = calibrated([(sum_us, sum_us * factor) for factor in factors])
@@ -46,7 +46,7 @@ def test_so_many_of_the_models_that_were_measured_lie_within_the_error_as_the_le
     assert within >= min(math.ceil(LEVEL * (len(factors) + 1)), len(factors))
 
 
-def test_models_that_were_not_seen_lie_in_the_interval_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_stated_share_of_unseen_models() -> None:
     draw = Random(0)
 
     def model() -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a model costs: as `optimize` ships it, estimated from its stages, by the database alone, or by the model."""
+"""The cost of a model: as `optimize` ships it, from its stages, from the database alone, or analytic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 
 def measured_before(settings: OptimizeSettings, count: int, factor: float) -> None:
-    """So many other models were measured as a whole, and took `factor` times the sum of their stages."""
+    """`count` other whole models were measured, and took `factor` times the sum of their stages."""
     with ProfileDatabase(settings.profile_db) as database:
         own = max((row for row in database.rows() if isinstance(row, WholeRow)), key=lambda row: len(row.key))
         for number in range(count):
@@ -36,7 +36,7 @@ def measured_before(settings: OptimizeSettings, count: int, factor: float) -> No
             database.keep_whole(msgspec.structs.replace(own, key=str(number), samples_us=samples_us))
 
 
-def test_a_measured_cost_is_that_of_what_optimize_ships(
+def test_a_measured_cost_is_that_of_the_plan_that_optimize_ships(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -58,7 +58,7 @@ def test_a_measured_cost_is_that_of_what_optimize_ships(
 def test_a_few_runs_that_agree_by_chance_make_no_interval(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, budget_s: float | None, interval: tuple[float, ...]
 ) -> None:
-    """As where `--budget` ends after the first runs of a slow model."""
+    """As when `--budget` ends after the first runs of a slow model."""
     script_stages(monkeypatch)
     script_models(monkeypatch, dict.fromkeys(LATENCIES_US, 100.0))
     found = model_cost(fire(), "models", replace(settings, budget_s=budget_s))
@@ -66,7 +66,7 @@ def test_a_few_runs_that_agree_by_chance_make_no_interval(
     assert (found.low_us, found.high_us, found.level) == interval
 
 
-def test_a_sum_of_stages_measures_no_whole_model_and_is_the_sum_that_optimize_predicts(
+def test_a_sum_of_stages_is_the_prediction_of_optimize_without_whole_models(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -99,7 +99,7 @@ def test_a_sum_of_stages_measures_nothing_once_the_search_is_over(
     assert len(measured) == after
 
 
-def test_an_estimate_is_corrected_by_other_models_that_were_measured_both_ways_and_carries_their_error(
+def test_an_estimate_is_corrected_by_other_models_and_has_their_error(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)
@@ -107,7 +107,7 @@ def test_an_estimate_is_corrected_by_other_models_that_were_measured_both_ways_a
     optimize(fire(), settings)
     measured_before(settings, LEAST_MODELS - 1, 0.5)
     few = model_cost(fire(), "stages", settings)
-    assert few.low_us is None  # its own measurement is no evidence of how far off estimates are
+    assert few.low_us is None  # its own measurement does not count for the error of estimates
     measured_before(settings, LEAST_MODELS, 0.5)
     found = model_cost(fire(), "stages", settings)
     assert found.sum_us == few.sum_us
@@ -116,7 +116,7 @@ def test_an_estimate_is_corrected_by_other_models_that_were_measured_both_ways_a
     assert found.level == 0.9
 
 
-def test_without_measuring_the_whole_model_is_taken_as_it_was_measured_before(
+def test_without_measuring_the_stored_latency_of_the_whole_model_is_used(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
@@ -132,7 +132,7 @@ def test_without_measuring_the_whole_model_is_taken_as_it_was_measured_before(
         model_cost(fire(), "none", replace(settings, resume=False))
 
 
-def test_without_measuring_stages_that_are_known_make_an_estimate(
+def test_without_measuring_known_stages_give_an_estimate(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
@@ -146,7 +146,7 @@ def test_without_measuring_stages_that_are_known_make_an_estimate(
     assert found.latency_us <= found.sequential_us
 
 
-def test_without_measuring_what_is_not_known_is_an_error_that_says_how_much_is_missing(
+def test_without_measuring_missing_latencies_are_an_error_with_their_count(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
@@ -172,7 +172,7 @@ def test_without_measuring_what_is_not_known_is_an_error_that_says_how_much_is_m
 
 
 @pytest.mark.parametrize("measure", ["none", "stages", "models"])
-def test_a_gpu_that_is_not_here_is_always_the_analytic_model(measure: Measure) -> None:
+def test_a_simulated_gpu_always_uses_the_analytic_model(measure: Measure) -> None:
     settings = OptimizeSettings(device="v100")
     found, result = model_cost(fire(), measure, settings), optimize(fire(), settings)
     assert result.intervals is not None
@@ -186,7 +186,7 @@ def test_a_gpu_that_is_not_here_is_always_the_analytic_model(measure: Measure) -
 
 
 @needs_compiler
-def test_an_attached_gpu_is_measured_as_a_cpu_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attached_gpu_is_measured_like_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attach_host(monkeypatch)
     time_by_size(monkeypatch)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
@@ -208,7 +208,7 @@ def test_a_model_that_no_schedule_runs_has_no_cost(measure: Measure, settings: O
         model_cost(model, measure, settings)
 
 
-def test_no_stages_are_measured_in_a_precision_that_no_schedule_runs_in(
+def test_a_precision_without_schedules_is_refused_for_stages(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iosched.profiler.devices.cpu.device.check_precision", lambda precision: None)
@@ -216,7 +216,7 @@ def test_no_stages_are_measured_in_a_precision_that_no_schedule_runs_in(
         model_cost(fire(), "stages", replace(settings, precision="bf16"))
 
 
-def test_a_library_that_the_whole_model_was_not_measured_with_makes_it_unknown(
+def test_a_whole_model_measured_without_a_library_is_unknown(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_stages(monkeypatch)

@@ -1,4 +1,4 @@
-"""A caller that is interrupted, gives up or is refused leaves no request and no core behind."""
+"""A caller that is interrupted, gives up or is refused leaves no request behind and returns its cores."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_caller_that_fails_returns_its_cores() -> None:
     assert is_idle(pool)
 
 
-def test_a_limit_is_for_the_calls_inside_it_and_for_waiting_alone() -> None:
+def test_a_time_limit_applies_only_to_waiting_calls_inside_it() -> None:
     pool = CorePool(1, ServingPolicy())
     with pool.limit(0.0), pool.cores("a"), pytest.raises(BusyError, match="in time"), pool.cores("a"):
         pass
@@ -83,7 +83,7 @@ def test_a_request_that_starts_as_its_limit_passes_runs() -> None:
     assert is_idle(pool)
 
 
-def test_a_refused_request_takes_no_place() -> None:
+def test_a_refused_request_does_not_occupy_the_queue() -> None:
     pool = CorePool(1, ServingPolicy({"a": ModelPolicy(most_waiting=0)}))
     with pool.cores("b"), pytest.raises(BusyError, match="wait already"), pool.cores("a"):
         pass

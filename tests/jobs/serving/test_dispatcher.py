@@ -1,4 +1,4 @@
-"""Which request starts when, and on which cores: rules that hold after every event."""
+"""The order of requests and their cores: rules that hold after every event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ events = st.lists(
 
 @dataclass
 class Checked:
-    """A dispatcher with a list of what happened to each request, checked after every event."""
+    """A dispatcher with a record of each request, checked after every event."""
 
     dispatcher: Dispatcher
     now_s: float = 0.0
@@ -157,12 +157,12 @@ def test_under_load_a_request_gets_fewer_cores() -> None:
         return set(sizes[-50:])
 
     assert last_sizes(range(200), 0.1) == {2}
-    assert dispatcher.load == pytest.approx(0.4, rel=0.1)  # by the fewest core seconds that a run took
+    assert dispatcher.load == pytest.approx(0.4, rel=0.1)  # by the fewest core seconds of a run
     assert last_sizes(range(400, 800), 0.05) == {1}
     assert dispatcher.load == pytest.approx(0.8, rel=0.1)
 
 
-def test_more_cores_that_make_no_run_shorter_are_left_to_others() -> None:
+def test_cores_that_shorten_no_run_are_left_to_others() -> None:
     def first_size(policy: ServingPolicy, run_s: dict[int, float]) -> int:
         dispatcher = Dispatcher(4, policy)
         dispatcher.opened("a", run_s)
@@ -176,11 +176,11 @@ def test_more_cores_that_make_no_run_shorter_are_left_to_others() -> None:
     assert first_size(ServingPolicy({"a": ModelPolicy(((1.0, 2),))}), {1: 0.1, 2: 0.2}) == 2
 
 
-def test_a_model_that_takes_the_place_of_another_has_times_of_its_own() -> None:
+def test_a_replaced_model_starts_with_new_run_times() -> None:
     dispatcher = Dispatcher(1)
     dispatcher.opened("a", {1: 5.0})
     dispatcher.arrived("long", "a", 0.0)
-    assert dispatcher.load == 2.5  # 5 core seconds of 2 seconds
+    assert dispatcher.load == 2.5  # 5 core seconds in 2 seconds
     dispatcher.ended("long", 5.0)
     dispatcher.opened("a", {1: 0.2})
     dispatcher.load = 0.0
@@ -188,7 +188,7 @@ def test_a_model_that_takes_the_place_of_another_has_times_of_its_own() -> None:
     assert dispatcher.load == pytest.approx(0.1)
 
 
-def test_cores_by_load_are_those_of_the_policy() -> None:
+def test_the_policy_sets_the_cores_by_load() -> None:
     own = ModelPolicy(((0.2, 4), (0.5, 2)))
     assert [own.most_cores(load, 4) for load in (0.0, 0.2, 0.3, 0.5, 0.6, 9.0)] == [4, 4, 2, 2, 1, 1]
     assert own.most_cores(0.0, 2) == 2
@@ -220,7 +220,7 @@ def test_a_short_request_passes_long_ones_but_a_long_one_is_not_passed_forever()
     assert dispatcher.waiting == ("short", "long", "late short")
 
 
-def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() -> None:
+def test_a_request_much_shorter_than_all_running_ones_shares_their_cores() -> None:
     def dispatcher(ratio: float | None) -> Dispatcher:
         found = Dispatcher(1, ServingPolicy(overlap_ratio=ratio))
         for name, run_s in (("long", 1.0), ("short", 0.1)):
@@ -243,7 +243,7 @@ def test_a_request_that_is_short_beside_all_running_ones_shares_their_cores() ->
     assert found._work_s("short") == pytest.approx(0.1), "runs that share cores do not count"
 
 
-def test_priority_comes_first_and_age_beats_it() -> None:
+def test_priority_comes_first_until_age_outweighs_it() -> None:
     dispatcher = Dispatcher(1, ServingPolicy({"high": ModelPolicy(priority=1, most_waiting=10**6)}, priority_s=0.1))
     dispatcher.arrived("running", "high", 0.0)
     dispatcher.arrived("low", "low", 0.0)

@@ -1,4 +1,4 @@
-"""Requests of several threads in 10,000 orders: each gets its own answer, whatever happens to others and to models."""
+"""Requests of several threads in 10,000 orders: each gets its own outputs, whatever happens to others and to models."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def on_blocks(served: ServedModels, name: str) -> dict[Block, Any]:
     return model._executor.runnable.on  # type: ignore[attr-defined]
 
 
-def test_each_plan_computes_what_onnxruntime_does(alone: dict[tuple[str, Block, int], Arrays]) -> None:
+def test_each_plan_computes_the_same_as_onnxruntime(alone: dict[tuple[str, Block, int], Arrays]) -> None:
     assert {len(block) for _, block, _ in alone} == {1, 2, 4}
     for (name, _, seed), outputs in alone.items():
         assert compare(outputs, run(PROTOS[name].SerializeToString(), inputs_of(name, seed))).passed
@@ -146,7 +146,7 @@ class Case:
 
 
 class Version(LoadedModel):
-    """A model whose `close` lets other threads go on while it waits for runs."""
+    """A model whose `close` lets other threads continue while it waits for runs."""
 
     case: Case
 
@@ -181,7 +181,7 @@ class Kept:
 
 @dataclass(eq=False)
 class Observed:
-    """An executor that lets other threads go on before and after it runs."""
+    """An executor that lets other threads continue before and after it runs."""
 
     inner: Any
     block: Block
@@ -203,7 +203,7 @@ Cases = Callable[[Interleaving, CorePool], Case]
 
 @pytest.fixture
 def observed(served: ServedModels, monkeypatch: pytest.MonkeyPatch) -> Cases:
-    """Makes a case of the models, on a pool of its own."""
+    """Makes a case of the models, on a separate pool."""
     models: dict[str, Any] = dict(served.models)
     runnables = {name: model._executor.runnable for name, model in models.items()}
     executors = []

@@ -1,4 +1,4 @@
-"""Policy files: what is written is read back, for the same models only, and on other machines with a warning."""
+"""Policy files: read back as written, for the same models only, and on other machines with a warning."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_file_is_read_back(file: PolicyFile, tmp_path: Path) -> None:
     assert adapted(found, CPU, None) == (ServingPolicy({"a": steps, "b": steps}), None)
 
 
-def test_its_models_are_served(file: PolicyFile, tmp_path: Path) -> None:
+def test_the_models_of_a_file_are_served(file: PolicyFile, tmp_path: Path) -> None:
     model = loaded(chain())
     inputs = feeds_for(model)
     with serve_together(str(written(file, tmp_path))) as served:
@@ -104,7 +104,7 @@ def test_paths_do_not_lead_out_of_the_folder(file: PolicyFile, tmp_path: Path, p
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-def test_other_files_are_no_policy(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_other_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "other.json"
     path.write_bytes(data)
     with pytest.raises(InvalidScheduleError, match=r"other\.json: this is no policy"):
@@ -119,12 +119,12 @@ def test_other_versions_are_refused(file: PolicyFile, tmp_path: Path, wrong: str
         read_policy(tmp_path / "p.json")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidScheduleError, match=r"none\.json"):
         serve_together(tmp_path / "none.json")
 
 
-def test_another_machine_gets_cores_by_the_load(file: PolicyFile, tmp_path: Path) -> None:
+def test_another_machine_uses_the_default_policy(file: PolicyFile, tmp_path: Path) -> None:
     other = replace(CPU, design={**CPU.design, "caches": "none"})
     policy, remark = adapted(file, other, None)
     assert policy == ServingPolicy()

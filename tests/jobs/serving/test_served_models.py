@@ -1,4 +1,4 @@
-"""Models that serve several threads, and are added, replaced, removed and closed meanwhile; and the errors."""
+"""Models that serve several threads while models are added, replaced, removed and closed; and the errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def served(optimized: Path) -> Iterator[ServedModels]:
 
 
 class Held:
-    """Runs of a model that end only once they may."""
+    """Runs of a model that end only once released."""
 
     def __init__(self, served: ServedModels, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.may_end, self.error = threading.Semaphore(0), threading.Event(), None
@@ -94,7 +94,7 @@ def fill(
     return held, runs
 
 
-def test_optimized_and_plain_models_compute_what_onnxruntime_does(served: ServedModels) -> None:
+def test_optimized_and_plain_models_compute_the_same_as_onnxruntime(served: ServedModels) -> None:
     np.testing.assert_allclose(served.run("a", X)["y"], run(data(branches()), X)["y"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(served.run("b", Z)["y"], run(data(chain()), Z)["y"], rtol=1e-4, atol=1e-5)
     assert served.run("b", {"x": Z["x"].tolist()})["y"].dtype == np.float32
@@ -120,7 +120,7 @@ def test_a_file_for_several_batch_sizes_is_served_at_each(tmp_path: Path) -> Non
             np.testing.assert_allclose(served.run("a", {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_runs_of_a_model_are_measured_on_each_number_of_cores_when_it_is_opened(optimized: Path) -> None:
+def test_opening_a_model_measures_it_on_each_number_of_cores(optimized: Path) -> None:
     with iosched.serve_together({"a": optimized, "b": data(chain())}, threads=2) as served:
         for name in "ab":
             times = served._pool._dispatcher._times_of(name)
@@ -137,7 +137,7 @@ def test_the_runs_of_a_model_are_measured_on_each_number_of_cores_when_it_is_ope
         ("a", {"x": X["x"].astype(np.float64)}, "float32"),
     ],
 )
-def test_a_wrong_request_is_an_error_before_it_takes_a_place(
+def test_a_wrong_request_is_refused_before_it_is_queued(
     served: ServedModels, name: str, inputs: dict[str, np.ndarray], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
@@ -170,7 +170,7 @@ def test_a_request_whose_caller_gives_up_is_dropped_and_a_running_one_ends(
 
 
 def test_models_are_added_replaced_and_removed_under_load(served: ServedModels, callers: ThreadPoolExecutor) -> None:
-    """Each answer is that of the model which its request found."""
+    """Each request gets the outputs of the model that it found."""
     versions = [data(branches()), data(scaled())]
     expected = [run(each, X)["y"] for each in versions]
     stop, found = threading.Event(), [0, 0]
@@ -208,7 +208,7 @@ def scaled() -> onnx.ModelProto:
     return proto
 
 
-def test_requests_that_have_arrived_end_on_the_model_that_is_replaced(
+def test_earlier_requests_end_on_the_replaced_model(
     served: ServedModels, monkeypatch: pytest.MonkeyPatch, callers: ThreadPoolExecutor
 ) -> None:
     held, runs = fill(served, monkeypatch, callers, waiting=1)

@@ -101,7 +101,7 @@ def test_chains_of_groups_need_nothing_between_them() -> None:
     assert found.types == {"Concat": 1, "Conv": 3, "Relu": 1, "Add": 1, "MaxPool": 1, "Split": 1}
 
 
-def test_an_output_inside_a_chain_is_parted_and_the_chain_goes_on() -> None:
+def test_an_output_inside_a_chain_is_split_and_the_chain_continues() -> None:
     nodes = [node("Conv", ["x", "w"], ["y"]), node("Conv", ["y", "v"], ["z"])]
     found = batch(
         variants(

@@ -1,4 +1,4 @@
-"""Normalizations, pooling, elementwise operators, and those that move data, joined along whatever axis they are fed."""
+"""Normalizations, pooling, elementwise operators and data movement, joined along the axis of their inputs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
 
 
 def _weights(case: str, seed: int) -> Weights:
-    """All constants that a case may read; those that say what a node does are the same for every seed."""
+    """All constants that a case may read; those that define the node are the same for every seed."""
     constants = {
         **_norm(seed), "wide": _size(seed, 6), "image": weight(4, 6, 6, seed=seed), "number": weight(1, seed=seed),
         "channels": weight(4, 1, 1, seed=seed), "fixed": weight(2, 2, 6, 6, seed=seed), "low": np.float32(-0.5),
@@ -82,8 +82,8 @@ def _weights(case: str, seed: int) -> Weights:
 @pytest.mark.parametrize("differ", [True, False], ids=["own weights", "same weights"])
 @pytest.mark.parametrize("behind", [True, False], ids=["behind groups", "alone"])
 @pytest.mark.parametrize("case", CASES)
-def test_one_node_does_the_work_of_all(case: str, behind: bool, differ: bool) -> None:
-    """Behind convolutions of different weights, which are joined along the channels; or of the models' inputs."""
+def test_one_node_replaces_those_of_all_models(case: str, behind: bool, differ: bool) -> None:
+    """After convolutions of different weights, which are joined along the channels, or on the models' inputs."""
     own = CASES[case][0]
     first = [node("Conv", ["x", "w"], ["i"], pads=[1] * 4)] if behind else []
     source = {"x": [2, 4, 6, 6]} if behind else {"i": [2, 4, 6, 6]}
@@ -107,7 +107,7 @@ def test_one_node_does_the_work_of_all(case: str, behind: bool, differ: bool) ->
 @pytest.mark.parametrize("sizes", [None, [1, 3], [2, 2]])
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("axis", [1, -1])
-def test_parts_of_every_model(sizes: list[int] | None, behind: bool, axis: int) -> None:
+def test_splits_inside_the_models_are_batched(sizes: list[int] | None, behind: bool, axis: int) -> None:
     first = [node("Conv", ["x", "w"], ["i"], pads=[1] * 4)] if behind else []
     inputs = {"x": [2, 4, 6, 4]} if behind else {"i": [2, 4, 6, 4]}
     cut = node("Split", ["i", "sizes"] if sizes else ["i"], ["a", "b"], axis=axis)
@@ -123,7 +123,7 @@ def test_parts_of_every_model(sizes: list[int] | None, behind: bool, axis: int) 
     assert (found.types["Relu"], found.types["Neg"], found.types["Split"]) == (1, 1, 3)
 
 
-def test_a_gate_of_each_channel_meets_its_image() -> None:
+def test_a_channel_gate_scales_the_image_of_its_model() -> None:
     """Squeeze and excitation: the gate has extent 1 along rows and columns, and the members' channels."""
     nodes = [
         node("Conv", ["x", "w"], ["i"], pads=[1] * 4),
@@ -141,14 +141,14 @@ def test_a_gate_of_each_channel_meets_its_image() -> None:
     assert found.types == {"Concat": 1, "Conv": 2, "GlobalAveragePool": 1, "Sigmoid": 1, "Mul": 1, "Split": 1}
 
 
-def test_a_mask_that_spreads_over_the_channels_is_joined_along_the_batch() -> None:
+def test_a_mask_broadcast_over_the_channels_is_joined_along_the_batch() -> None:
     nodes = [node("ReduceMax", ["x"], ["m"], axes=[1]), node("Mul", ["m", "x"], ["o"])]
     found = batch(variants(nodes, {"x": [2, 4, 6, 6]}, ["o"], lambda _: {}))
     assert (found.types["Mul"], found.types["ReduceMax"], found.types["Transpose"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(("opset", "sizes"), [(9, "Upsample"), (11, "Softmax"), (12, "Split")])
-def test_operators_as_older_opsets_have_them(opset: int, sizes: str) -> None:
+def test_operators_of_older_opsets_are_batched(opset: int, sizes: str) -> None:
     own = {
         "Upsample": node("Upsample", ["i", "scales"], ["o"]),
         "Softmax": node("Softmax", ["i"], ["o"], axis=2),
@@ -165,7 +165,7 @@ def test_operators_as_older_opsets_have_them(opset: int, sizes: str) -> None:
     assert found.types[sizes] == (3 if sizes == "Split" else 1)
 
 
-def test_places_of_maxima_are_counted_in_each_model() -> None:
+def test_max_pools_that_return_indices_are_not_batched() -> None:
     nodes = [node("MaxPool", ["x"], ["o", "p"], kernel_shape=[2, 2])]
     protos = variants(nodes, {"x": [2, 4, 6, 6]}, ["o"], lambda _: {})
     for proto in protos:
@@ -182,20 +182,20 @@ def _rows(table: np.ndarray, axis: int = 0) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_members_with_one_table_take_its_rows_together(axis: int) -> None:
-    """The third has a table of its own."""
+def test_members_with_the_same_table_gather_together(axis: int) -> None:
+    """The third member has another table."""
     found = batch([_rows(weight(9, 9, seed=seed), axis) for seed in (0, 0, 1)])
     assert (found.types["Gather"], found.types["Abs"]) == (2, 1)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_constant_rows_of_computed_tensors(axis: int) -> None:
+def test_gathers_of_constant_rows_are_batched(axis: int) -> None:
     nodes = [node("Neg", ["x"], ["n"]), node("Gather", ["n", "rows"], ["o"], axis=axis)]
     found = batch(variants(nodes, {"x": [3, 3, 4]}, ["o"], lambda _: {"rows": np.array([[0, 2], [1, -1]])}))
     assert found.types["Gather"] == found.types["Neg"] == 1
 
 
-def test_the_place_of_the_greatest_is_that_in_each_model() -> None:
+def test_argmax_is_batched_and_counts_in_each_model() -> None:
     nodes = [node("Neg", ["x"], ["i"]), node("ArgMax", ["i"], ["a"], axis=1), node("Cast", ["a"], ["o"], to=1)]
     found = batch(variants(nodes, {"x": [2, 4, 3]}, ["o"], lambda _: {}))
     assert found.types == {"Concat": 1, "Neg": 1, "ArgMax": 1, "Cast": 1, "Split": 1}

@@ -51,7 +51,7 @@ def test_equal_weights_with_different_biases() -> None:
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_gemms_of_one_tensor_stand_side_by_side(transposed: int) -> None:
+def test_gemms_of_one_tensor_become_one_wide_gemm(transposed: int) -> None:
     nodes = [node("Gemm", ["x", "w", "b"], ["h"], transB=transposed), node("Relu", ["h"], ["y"])]
     shape = (5, 4) if transposed else (4, 5)
     found = batch(
@@ -61,7 +61,7 @@ def test_gemms_of_one_tensor_stand_side_by_side(transposed: int) -> None:
     assert found.types == {"Gemm": 1, "Relu": 1, "Split": 1}
 
 
-def test_products_of_one_sequence_stand_side_by_side() -> None:
+def test_products_of_one_sequence_become_one_wide_product() -> None:
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])]
     found = batch(variants(nodes, {"x": [2, 3, 4]}, ["y"], lambda seed: {"w": weight(4, 5, seed=seed)}), ["x"])
     assert found.types == {"MatMul": 1, "Relu": 1, "Split": 1}
@@ -100,7 +100,7 @@ def test_attention_of_several_models() -> None:
     assert found.types["Concat"] == found.types["Split"] == 1
 
 
-def test_other_products_are_not_batched() -> None:
+def test_gemms_of_a_transposed_input_are_not_batched() -> None:
     nodes = [node("Gemm", ["x", "w"], ["y"], transA=1)]
     found = batch(variants(nodes, {"x": [4, 2]}, ["y"], lambda seed: {"w": weight(4, 5, seed=seed)}))
     assert found.types == {"Gemm": 3}

@@ -45,7 +45,7 @@ def check(models: dict[str, Model], new: Model, *, batches: bool, name: str = "b
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_a_retrained_chain_takes_the_place_of_the_one_before(batches: bool) -> None:
+def test_a_retrained_chain_replaces_the_earlier_one(batches: bool) -> None:
     models = {name: loaded(chain(seed), name) for seed, name in enumerate("abc")}
     check(models, loaded(chain(9), "new"), batches=batches)
 
@@ -58,7 +58,7 @@ def test_retrained_networks(network: str) -> None:
     check(models, loaded(retrained(light, 7), "new"), batches=True)
 
 
-def test_products_whose_weights_are_scaled_and_turned() -> None:
+def test_products_with_scaled_and_transposed_weights() -> None:
     def gemms(seed: int) -> onnx.ModelProto:
         nodes = [
             node("Gemm", ["x", "w", "b"], ["h"], transB=1, alpha=0.5, beta=2.0),
@@ -76,7 +76,7 @@ def test_products_whose_weights_are_scaled_and_turned() -> None:
     check(models, loaded(gemms(99), "new"), batches=True, name="a")
 
 
-def test_twice_is_as_good_as_once() -> None:
+def test_members_can_be_replaced_one_after_another() -> None:
     models = {name: loaded(chain(seed), name) for seed, name in enumerate("abc")}
     whole, super_model = one_file(models, batches=True)
     first, second = loaded(chain(9), "new"), loaded(chain(10), "newer")
@@ -84,7 +84,7 @@ def test_twice_is_as_good_as_once() -> None:
     assert_as_alone(found, whole.members, {"a": first, "b": models["b"], "c": second})
 
 
-def test_weights_that_others_share_are_unshared() -> None:
+def test_shared_weights_are_unshared() -> None:
     models = {name: loaded(chain(0), name) for name in "ab"}
     whole, super_model = one_file(models, batches=False)
     new = loaded(chain(5), "new")
@@ -101,7 +101,7 @@ def test_operators_shared_for_equal_weights_must_be_batched_again() -> None:
         replaced(super_model, "b", loaded(chain(5), "new"))
 
 
-def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
+def test_a_shared_backbone_cannot_be_replaced() -> None:
     models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
     whole, super_model = one_file(models, batches=False, shared=("x",))
     new = loaded(headed(9), "new")
@@ -113,7 +113,7 @@ def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
         replaced(super_model, "b", other)
 
 
-def test_another_structure_and_another_name_are_refused() -> None:
+def test_another_structure_and_an_unknown_name_are_refused() -> None:
     models = {name: loaded(chain(seed), name) for seed, name in enumerate("ab")}
     _, super_model = one_file(models, batches=True)
     with pytest.raises(UsageError, match=r"'new' has another structure than 'a': .*Sigmoid"):
@@ -126,7 +126,7 @@ def test_another_structure_and_another_name_are_refused() -> None:
         replaced(super_model, "a", loaded(chain(0, opset=18), "new"))
 
 
-def test_weights_that_a_graph_inside_a_node_reads() -> None:
+def test_weights_that_a_subgraph_reads_are_replaced() -> None:
     def guarded(seed: int) -> onnx.ModelProto:
         inner = [
             helper.make_graph([node(kind, ["a", "w"], [kind])], kind, [], [
@@ -152,8 +152,8 @@ def test_weights_that_a_graph_inside_a_node_reads() -> None:
             replaced(super_model, name, loaded(guarded(7), "new"))
 
 
-def test_a_result_that_two_models_have_in_common_has_to_stay() -> None:
-    """The output of the second is a copy of that of the first, and no node is called so in the second alone."""
+def test_a_shared_result_cannot_be_replaced() -> None:
+    """The output of the second is a copy of that of the first, and no node belongs to the second alone."""
 
     def net(seed: int) -> onnx.ModelProto:
         nodes = [node("Relu", ["x"], ["r"]), node("Conv", ["r", "w"], ["y"], pads=[1] * 4)]

@@ -38,7 +38,7 @@ def test_two_random_models(a: onnx.ModelProto, b: onnx.ModelProto, keep: int, sh
 def test_a_random_model_and_others_of_its_structure(
     model: onnx.ModelProto, keep: int, shares: bool, batch_size: int
 ) -> None:
-    """Some of whose weights are equal; with other names, and nodes in another order where no input is shared."""
+    """Some weights are equal; names differ, as does the order of nodes where no input is shared."""
     others = [retrained(model, 1), retrained(model, 2)]
     if not shares:
         others[1] = shuffled(renamed(others[1]), 3)
@@ -51,7 +51,7 @@ def test_a_random_model_and_others_of_its_structure(
     [("squeezenet", 1, 38 + 26), ("squeezenet", 2, 38 + 26), ("shufflenet", 1, None), ("shufflenet", 2, None)],
 )
 def test_light_models_of_different_weights(name: str, batch_size: int, operators: int | None) -> None:
-    """Everything is batched; what is more than one model has is Reshapes, a Concat before and a Split behind."""
+    """Everything is batched; the only additional nodes are Reshapes, a Concat before and a Split after."""
     found = batch([retrained(light_model(name), seed) for seed in range(3)], batch_size=batch_size)
     once = {node.op_type for node in light_model(name).graph.node} - {"Concat", "Gemm", "MatMul", "Reshape"}
     one = load_model(data(light_model(name)))
@@ -85,7 +85,7 @@ def test_heads_on_a_frozen_backbone() -> None:
 
 
 def three_chains() -> dict[str, Model]:
-    """Two convolutions of each, with a Relu behind the first, which is "b"; "y" is what they return."""
+    """Two convolutions each, with the Relu "b" after the first; "y" is the output."""
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     protos = variants(
         nodes,
@@ -96,7 +96,7 @@ def three_chains() -> dict[str, Model]:
     return {f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}
 
 
-def test_groups_of_some_members_go_on_among_others() -> None:
+def test_a_later_group_may_have_fewer_members() -> None:
     """The second group has two of the three members of the first."""
     members = three_chains()
     whole = compose(members)
@@ -105,8 +105,8 @@ def test_groups_of_some_members_go_on_among_others() -> None:
         assert_as_alone(model, whole.members, members)
 
 
-def test_operators_between_those_of_several_members_belong_to_one() -> None:
-    """Though the outputs of all depend on what is batched behind them; also in the file that is written."""
+def test_operators_between_batched_ones_belong_to_one_member() -> None:
+    """Although all outputs depend on the batched operators after them; also in the written file."""
     whole = compose(three_chains())
     model = batched(whole.model, [("m0/y", "m1/y"), ("m1/b", "m2/b")])
     again = load_model(write_model(model.proto, model.weights, None))
@@ -117,7 +117,7 @@ def test_operators_between_those_of_several_members_belong_to_one() -> None:
         assert sorted(owned.values()) == [0b001, 0b011, 0b011, 0b011, 0b100, 0b110, 0b110, 0b110]
 
 
-def test_a_result_that_one_member_alone_returns_is_parted() -> None:
+def test_a_result_that_only_one_member_returns_is_split() -> None:
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Conv", ["a", "v"], ["y"])]
     weights = [{"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)} for seed in range(3)]
     inputs = {"x": [1, 4, 6, 6]}
@@ -132,7 +132,7 @@ def test_the_written_file_is_the_same_model_and_knows_its_members() -> None:
     assert members_of(again.proto) == found.whole.members
 
 
-def test_groups_that_would_wait_for_each_other_are_refused() -> None:
+def test_invalid_groups_are_refused() -> None:
     one = [node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])]
     other = [node("Neg", ["x"], ["a"]), node("Relu", ["a"], ["y"])]
     protos = [
@@ -168,7 +168,7 @@ def test_operators_of_different_files_have_comparable_keys() -> None:
 
 
 def test_defining_constants_are_part_of_the_likeness() -> None:
-    """A Clip's bounds have to be the same, and its form says them."""
+    """The bounds of a Clip must be equal; they are part of its form."""
     nodes = [node("Clip", ["x", "low"], ["y"])]
     protos = [
         variants(nodes, {"x": [2, 3]}, ["y"], lambda _, bound=bound: {"low": np.float32(bound)}, 1)[0]

@@ -106,7 +106,7 @@ def test_a_disjoint_union_has_the_weights_of_its_models() -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "y"])
-def test_without_weights_samples_are_small_and_look_the_same(name: str) -> None:
+def test_without_weights_samples_are_small_and_have_the_same_graph(name: str) -> None:
     nodes = [node("Conv", ["x", "w"], ["c"]), node("Flatten", ["c"], ["f"]), node("Gemm", ["f", "v"], ["y"])]
     protos = variants(
         nodes,
@@ -124,8 +124,8 @@ def test_without_weights_samples_are_small_and_look_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 150])
 @pytest.mark.parametrize("opset", [11, 13, 18])
-def test_joins_and_parts_of_tensors(opset: int, count: int) -> None:
-    """Of however many: 150 sizes are more than a graph contains."""
+def test_tensors_are_joined_and_split(opset: int, count: int) -> None:
+    """For any number of them: 150 sizes are too many to be inside a graph."""
     tensor = TensorSpec("t", "float32", (2, 3))
     each = {f"t/{place}": np.full((2, 3), place, np.float32) for place in range(count)}
     joined = run(joining(tensor, count, opset), each)

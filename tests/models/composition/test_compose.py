@@ -40,7 +40,7 @@ def composed(protos: Mapping[str, onnx.ModelProto], shared: tuple[str, ...] = ()
 
 
 def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
-    """Two convolutions that all such models have, and a head with weights of its own."""
+    """Two convolutions that all such models share, and a head with separate weights."""
     nodes = [
         node("Conv", ["x", "w0"], ["c0"], pads=[1] * 4),
         node("Relu", ["c0"], ["r0"]),
@@ -88,7 +88,7 @@ def test_a_frozen_backbone_is_computed_once_where_its_input_is_shared() -> None:
     assert found.model.graph.outputs == ("a/y", "b/y", "c/y")
 
 
-def test_a_backbone_with_inputs_of_its_own_shares_its_weights_alone() -> None:
+def test_a_backbone_with_separate_inputs_shares_only_its_weights() -> None:
     found = composed({name: backbone(seed) for seed, name in enumerate("ab", start=2)})
     assert found.shared == 0
     head, shared = 4 * 4 * 4, 2 * 4 * 4 * 9 * 4
@@ -148,7 +148,7 @@ def _value(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])
 
 
-def test_splits_of_another_number_of_parts_differ() -> None:
+def test_splits_into_different_numbers_of_parts_are_not_shared() -> None:
     def proto(parts: int) -> onnx.ModelProto:
         outputs = [f"y{index}" for index in range(parts)]
         return proto_of([node("Split", ["x"], outputs, axis=1)], {"x": [1, 6, 2]}, outputs, opset=13)
@@ -172,7 +172,7 @@ def test_names_that_clash_and_several_inputs_and_outputs() -> None:
     assert found.model.graph.outputs[:2] == ("a/b/y", "a/y")
 
 
-def test_dynamic_shapes_are_those_that_the_members_were_bound_to() -> None:
+def test_dynamic_shapes_are_bound_as_in_the_members() -> None:
     proto = proto_of([node("Relu", ["x"], ["y"])], {"x": ["n", 3]}, ["y"])
     members = {"a": load_model(data(proto), batch_size=2), "b": load_model(data(proto), input_shapes={"x": (5, 3)})}
     found = compose(members)
@@ -219,7 +219,7 @@ def test_models_of_another_opset_are_converted_upward(name: str) -> None:
     assert found.model.proto.opset_import[0].version == 21
 
 
-def test_a_version_alone_is_raised_where_all_operators_mean_the_same() -> None:
+def test_only_the_version_is_raised_where_no_operator_changes() -> None:
     older, newer = backbone(2), backbone(3)
     older.opset_import[0].version, newer.opset_import[0].version = 15, 18
     found = composed({"a": older, "b": newer}, ("x",))

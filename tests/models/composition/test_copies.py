@@ -1,4 +1,4 @@
-"""A disjoint union of models equals the composition of a model with itself, and what its file contains."""
+"""A disjoint union of models equals the composition of a model with itself, and the model in its file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_copies_equal_the_operators_found_in_their_graph(proto: onnx.ModelProto)
     assert whole.shared or copies.digest == whole.model.digest
 
 
-def test_weights_of_their_own_are_stored_once_each() -> None:
+def test_different_weights_are_stored_once_each() -> None:
     model = load_model(data(light_model("squeezenet")))
     name, array = next((name, array) for name, array in model.weights.items() if array.ndim == 4)
     other = replace(model, weights={**model.weights, name: np.ones_like(array)})

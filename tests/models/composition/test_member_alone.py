@@ -39,7 +39,7 @@ def test_a_member_alone_computes_the_same_as_in_the_whole(is_batched: bool) -> N
         np.testing.assert_allclose(got[f"{member.name}/y"], want[f"{member.name}/y"], rtol=1e-5, atol=1e-6)
 
 
-def test_it_has_no_nodes_and_weights_of_other_members() -> None:
+def test_a_member_alone_has_no_nodes_or_weights_of_other_members() -> None:
     models = {name: load_model(data(light_model(name))) for name in ("squeezenet", "shufflenet")}
     whole = compose(models)
     for member in whole.members:

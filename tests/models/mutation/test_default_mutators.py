@@ -83,7 +83,7 @@ def test_a_chain_is_replaced_as_one() -> None:
     assert types(variant) == {"stem": "Conv", "a/max_pool3": "MaxPool", "b": "Conv", "y": "Add"}
 
 
-def test_layers_of_ones_own() -> None:
+def test_custom_layers_replace_operators() -> None:
     def scaled(edit: Edit, source: str, shape: tuple[int, ...], name: str) -> str:
         return edit.create("Mul", [source], name=name, weights={1: np.array([2], np.float32)}).name
 
@@ -102,7 +102,7 @@ def test_layers_are_inserted_in_sequence() -> None:
     assert made(InsertingMutator("in", by_name("stem"), ["conv3"], most=3), 0).record.primitives == ()
 
 
-def test_other_tensors_are_read() -> None:
+def test_an_input_mutator_changes_the_tensors_that_are_read() -> None:
     variant = made(InputMutator("input", by_type("Add")), "b", "stem")
     assert [tuple(item.input) for item in variant.model.proto.graph.node if item.name == "y"] == [("b", "stem")]
     assert "a" not in types(variant)
@@ -210,7 +210,7 @@ def test_weights_after_changed_channels_are_refitted(channels: int) -> None:
     assert (variant.record.sliced == {}) == (channels > 4)
 
 
-def test_a_reshape_is_refitted_where_one_size_alone_can_change() -> None:
+def test_a_reshape_is_refitted_where_only_one_size_can_change() -> None:
     def shape_behind(*target: int) -> tuple[int, ...]:
         weights = {"s": np.array(target), "w": weight(4, 5)}
         nodes = [node("Reshape", ["a", "s"], ["r"]), node("ReduceSum", ["r"], ["y"], keepdims=0)]
@@ -218,19 +218,19 @@ def test_a_reshape_is_refitted_where_one_size_alone_can_change() -> None:
 
     assert shape_behind(1, 36) == (1, 54)
     assert shape_behind(-1, 9) == (6, 9)
-    assert shape_behind(4, 1, 9) == (6, 1, 9)  # 1 to 1.5 cannot be, nor 9 to 13.5
+    assert shape_behind(4, 1, 9) == (6, 1, 9)  # 1 to 1.5 is impossible, as is 9 to 13.5
     with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot reshape 1x6x3x3 to 1x2x2x9"):
         shape_behind(1, 2, 2, 9)  # either 2
 
 
-def test_sums_that_become_unlike_are_an_error() -> None:
+def test_sums_whose_shapes_no_longer_match_are_an_error() -> None:
     nodes = [node("Conv", ["x", "w"], ["b"]), node("Add", ["a", "b"], ["y"])]
     with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit its inputs"):
         widened(6, list(nodes), {"w": weight(4, 2, 1, 1)}, (1, 2, 3, 3))
 
 
 def test_refitted_models_compute_with_all_their_channels() -> None:
-    """A convolution of the first channels alone would be the base's."""
+    """A convolution of only the first channels would compute the same as the base."""
     variant = widened(6, [node("Conv", ["a", "w"], ["y"])], {"w": weight(4, 4, 1, 1)}, (1, 2, 3, 3))
     feeds = feeds_for(variant.base)
     assert not np.allclose(run(exported(variant.model), feeds)["y"], run(exported(variant.base), feeds)["y"])

@@ -28,7 +28,7 @@ def base(channels: int = 8, name: str = "branches") -> Model:
 
 
 def answering(*choices: object) -> tuple[list[str], Callable[[Question], int]]:
-    """The names of the questions that are asked, and what answers them: by these choices first, then the last."""
+    """The names of the questions asked, and a function that answers with these choices, then with the last."""
     asked, left = list[str](), list(choices)
 
     def answer(question: Question) -> int:
@@ -56,7 +56,7 @@ def test_any_mutators_on_any_small_model(proto: onnx.ModelProto, made_by: list[M
     random = Random(seed)
     try:
         made = variant_of(model, made_by, lambda question: random.randrange(len(question.candidates)), 4)
-    except InvalidModelError:  # sums of what mutators made unlike
+    except InvalidModelError:  # sums of tensors whose shapes no longer match
         return
     check(made)
 
@@ -87,13 +87,13 @@ def test_no_mutation_leaves_the_base() -> None:
     assert (made.record.primitives, made.model.structure) == ((), base().structure)
 
 
-def test_where_nothing_matches_any_more_it_ends() -> None:
+def test_mutations_end_where_nothing_matches() -> None:
     asked, answer = answering(4)
     variant_of(base(), [InsertingMutator("none", by_type("Softmax"), ["conv3"])], answer, 4)
     assert asked == ["space/mutations{0,1,2,3,4}"]
 
 
-def test_a_record_is_replayed_on_the_base_that_was_chosen_alone() -> None:
+def test_a_record_is_replayed_only_on_the_chosen_base() -> None:
     narrow, wide = base(8, "narrow"), base(16, "wide")
     made: Variant = variant_of([narrow, wide], [DEEPER], lambda question: len(question.candidates) - 1, 2)
     assert made.base is wide

@@ -34,7 +34,7 @@ def test_by_name() -> None:
     assert names(by_name("[ad]", "e*")) == ["a", "d", "e"]
 
 
-def test_chains_end_where_something_else_reads_or_is_returned() -> None:
+def test_chains_end_where_a_value_is_read_twice_or_returned() -> None:
     assert names(chain("Conv", "Conv")) == ["ab"]  # b is read twice, c is returned
     assert names(chain("Conv", "Relu")) == []
     assert names(chain("Conv")) == ["a", "b", "c", "d"]

@@ -120,7 +120,7 @@ def test_a_node_that_reads_a_constant_instead_is_modified() -> None:
     assert variant.unmodified == {"a", "b", "c"}
 
 
-def test_a_view_is_the_graph_of_its_time() -> None:
+def test_a_view_is_a_snapshot_of_the_graph() -> None:
     def drop_d(edit: Edit) -> None:
         before = edit.graph
         edit.replace("y", inputs=["c"])
@@ -146,7 +146,7 @@ def test_replacing_an_output_leaves_no_stale_types() -> None:
     assert changed(one, base).model.graph.tensor["c"].shape == (1, 4, 3, 3)
 
 
-def test_an_output_that_is_fed_cannot_be_another_tensor() -> None:
+def test_an_output_that_is_an_input_cannot_be_another_tensor() -> None:
     base = load_model(data(proto_of([node("Relu", ["x"], ["c"])], {"x": [1, 3]}, ["c", "x"])), name="echo")
     with pytest.raises(InvalidModelError, match="graph output 'x' cannot be another tensor: it is an input"):
         changed(lambda edit: edit.connect_output("c", "x"), base)
@@ -154,7 +154,7 @@ def test_an_output_that_is_fed_cannot_be_another_tensor() -> None:
 
 def test_an_output_keeps_its_name() -> None:
     base = model()
-    for source in ("c", "a"):  # a is inside an operator, c an operator of its own
+    for source in ("c", "a"):  # a is inside an operator, c a separate operator
         variant = changed(lambda edit, source=source: edit.connect_output(source, "b"))  # type: ignore[misc]
         assert variant.model.graph.outputs == ("y", "b")
         shape = {"c": (1, 6, 6, 6), "a": (1, 8, 6, 6)}[source]
@@ -162,8 +162,8 @@ def test_an_output_keeps_its_name() -> None:
         np.testing.assert_array_equal(values(variant)["y"], run(exported(base), feeds_for(base))["y"])
 
 
-def test_captures_of_subgraphs_stay() -> None:
-    """An If that returns b or nothing else, whose branches have no inputs."""
+def test_tensors_captured_by_subgraphs_cannot_be_replaced() -> None:
+    """An If whose branches capture b and have no inputs."""
     value = helper.make_tensor_value_info
     inside = [
         helper.make_graph([node(kind, ["b"], [kind])], kind, [], [value(kind, TensorProto.FLOAT, [1, 3])])
@@ -221,8 +221,8 @@ def test_weights_are_inherited_sliced_or_seeded() -> None:
     assert not np.isin(weights["d/W"], old["wd"]).any()
 
 
-def test_parts_are_cut_out_of_the_bases_weights_alone() -> None:
-    """Those of new weights are seeded anew; a part of a part is one of the base's weight."""
+def test_only_weights_of_the_base_are_sliced() -> None:
+    """Slices of new weights are seeded again; a slice of a slice is one of the base's weight."""
 
     def twice(edit: Edit) -> None:
         edit.replace("c", weights={1: (8, 8, 3, 3), 2: (8,)})

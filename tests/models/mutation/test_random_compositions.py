@@ -1,4 +1,4 @@
-"""Whatever mutators are put together, and whatever is chosen: variants are models like any other."""
+"""For any combination of mutators and any choices, variants are models like any other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIGHT = ("light_inception_v1", "light_resnet50")
 def variant(base: Model, made_by: list[Mutator], seed: int, share: float) -> Variant | None:
     """A variant in which about `share` of the questions are not answered by the first candidate.
 
-    None where the mutators made unlike what is summed, which they are told.
+    None where the mutators break the shapes of a sum, which is reported as an error.
     """
     random = Random(seed)
 

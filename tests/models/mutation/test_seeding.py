@@ -1,4 +1,4 @@
-"""Seeded weights depend on their names and the base alone, and keep activations at their size."""
+"""Seeded weights depend only on their names and the base, and preserve the scale of activations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iosched.models.mutation.draft import seeded
 CONV = helper.make_node("Conv", ["x", "w"], ["y"])
 
 
-def test_the_values_are_those_that_records_rely_on() -> None:
-    """Of these bits are the files that were made of records before: they never change."""
+def test_seeded_values_never_change() -> None:
+    """Models that were replayed from earlier records contain these bits."""
     found = seeded("n/W", "ab" * 32, CONV, 1, (2, 3, 1, 1))
     assert found.view(np.uint32).reshape(-1).tolist() == BITS
 

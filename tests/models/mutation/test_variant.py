@@ -1,4 +1,4 @@
-"""A variant is made by mutators and choices, and again, byte for byte, from the base model and the record."""
+"""Mutators and choices make a variant; the base model and its record reproduce it byte for byte."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def last(question: Question) -> int:
 
 
 def mutated(change: Callable[[Targets, Edit], object], where: Match, model: Model | None = None) -> Model:
-    """The variant that one function makes, after it was checked that it runs, and is the same when it is made again."""
+    """The variant that one function makes, after a check that it runs and that its record reproduces it."""
     given = model or base()
     variant = variant_of(given, [Custom("custom", where, change)], last)
     check(variant)
@@ -61,7 +61,7 @@ def mutated(change: Callable[[Targets, Edit], object], where: Match, model: Mode
 
 
 def paths(targets: Targets, edit: Edit) -> None:
-    """Retiarii's figure 6: two to five paths in the place of the middle of a chain, each of an operator of its own."""
+    """Retiarii's figure 6: two to five paths in place of the middle of a chain, each with a separate operator."""
     (_, relu), source = targets, targets[0].inputs[0]
     ends = []
     for index in range(int(edit.choose([2, 3, 4, 5], "paths"))):
@@ -116,7 +116,7 @@ def by_chain_of_two(graph: GraphView) -> Sequence[Targets]:
     return [targets[:2] for targets in chain("Conv", "Relu", "Conv")(graph)]
 
 
-def test_nothing_of_the_bases_schedule_is_taken_over() -> None:
+def test_a_variant_inherits_nothing_of_the_bases_schedule() -> None:
     """An optimized model is the same base as the model that it was optimized from."""
     model = base()
     order = [operator.name for operator in model.graph.operators]
@@ -133,7 +133,7 @@ def test_nothing_of_the_bases_schedule_is_taken_over() -> None:
     assert replay(model, variant.record).digest == variant.model.digest
 
 
-def test_a_target_that_an_earlier_instance_took_away_is_passed_over() -> None:
+def test_a_target_that_an_earlier_mutation_removed_is_skipped() -> None:
     mutated_nodes: list[str] = []
 
     def take_the_next(targets: Targets, edit: Edit) -> None:
@@ -168,7 +168,7 @@ def test_types_that_onnx_cannot_infer_stay_until_inputs_change() -> None:
     assert shape_of(lambda targets, edit: edit.replace("a", weights={1: (5, 3, 3, 3)})) is None
 
 
-def test_a_mutator_that_cannot_tell_where_it_matches_is_named() -> None:
+def test_a_mutator_whose_match_fails_is_named() -> None:
     def broken(graph: GraphView) -> Sequence[Targets]:
         raise KeyError("missing")
 
@@ -177,7 +177,7 @@ def test_a_mutator_that_cannot_tell_where_it_matches_is_named() -> None:
 
 
 def test_new_weights_do_not_depend_on_other_choices() -> None:
-    """Variants that have a layer in common have its weights in common."""
+    """Variants that share a layer share its weights."""
     layer = OperatorMutator("op", by_name("side/conv"), ["conv3"])
     alone = variant_of(base(), [layer], first).model.weights
     other = variant_of(base(), [Custom("custom", by_chain_of_two, paths), layer], last).model.weights

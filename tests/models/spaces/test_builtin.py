@@ -25,7 +25,7 @@ from iosched.models.zoo.network import Network
 
 
 def every(plan: Callable[..., Any]) -> Iterator[Any]:
-    """What `plan(choose)` makes of all answers, each once, however they depend on each other."""
+    """The results of `plan(choose)` for all answers, each once, even where answers depend on each other."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         path = waiting.pop()
@@ -60,7 +60,7 @@ def made(name: str, answer: Answer) -> Variant:
 
 
 def drawn(name: str, answer: Answer) -> Model:
-    """The network that a space writes for these answers, with nothing of the base in it."""
+    """The network that a space writes for these answers, without any part of the base."""
     (mutator,) = builtin_space(name).mutators
     assert isinstance(mutator, Redraw)
     questions = iter(mutator.questions())
@@ -72,7 +72,7 @@ def drawn(name: str, answer: Answer) -> Model:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_where_all_is_least_is_a_model_that_runs_and_is_made_again(name: str) -> None:
+def test_the_smallest_point_runs_and_is_reproduced(name: str) -> None:
     check(made(name, least))
 
 
@@ -80,13 +80,13 @@ def test_where_all_is_least_is_a_model_that_runs_and_is_made_again(name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**32))
-def test_a_point_is_a_model_that_runs_and_is_made_again(name: str, seed: int) -> None:
+def test_a_random_point_runs_and_is_reproduced(name: str, seed: int) -> None:
     check(made(name, at_random(seed)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_where_all_is_greatest_is_one_too(name: str) -> None:
+def test_the_largest_point_runs_and_is_reproduced(name: str) -> None:
     check(made(name, greatest))
 
 
@@ -94,18 +94,18 @@ def test_where_all_is_greatest_is_one_too(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
-def test_more_points(name: str, seed: int) -> None:
+def test_more_random_points_run_and_are_reproduced(name: str, seed: int) -> None:
     check(made(name, at_random(seed)))
 
 
 @pytest.mark.parametrize("name", [space.name for space in DRAWN])
-def test_a_variant_is_the_network_that_is_written_for_it(name: str) -> None:
+def test_a_variant_is_the_network_drawn_for_its_answers(name: str) -> None:
     variant = made(name, at_random(5))
     assert variant.model.structure.digest == drawn(name, at_random(5)).structure.digest
 
 
 @pytest.mark.parametrize("space", DRAWN, ids=lambda space: space.name)
-def test_every_variant_is_asked_the_same(space: Any) -> None:
+def test_a_variant_is_asked_all_questions_of_its_mutator(space: Any) -> None:
     asked, way = [], at_random(3)
 
     def answer(question: Any) -> int:
@@ -168,7 +168,7 @@ def test_sizes_follow_the_tables() -> None:
 
 
 def counted(plan: Callable[..., Any]) -> int:
-    """How many plans there are, each by itself."""
+    """The number of plans, which all differ."""
     plans = list(every(plan))
     assert len(set(plans)) == len(plans)
     return len(plans)

@@ -14,7 +14,7 @@ from iosched.models.zoo.network import Network
 OPERATIONS = {**nasnet.OPERATIONS, **darts.OPERATIONS}
 
 
-def test_the_operations_are_those_of_the_papers() -> None:
+def test_the_number_of_operations_is_that_of_the_papers() -> None:
     assert len(nasnet.OPERATIONS) == 13
     assert len(darts.OPERATIONS) == 7
 
@@ -37,7 +37,7 @@ def test_an_operation_keeps_channels_and_halves_at_a_stride(
         ("nasnet", (5, 3)),
         ("darts", (4, 4)),
         ("enas", (5, 4)),
-    ],  # no block takes NASNet-A's normal blocks; two of its reduction's are taken
+    ],  # no block reads NASNet-A's normal blocks; two of its reduction blocks are read
 )
 def test_the_output_of_cells_is_their_unread_states(name: str, states: tuple[int, int]) -> None:
     tensors = builtin_space(name).base_model().graph.tensor
@@ -52,7 +52,7 @@ def test_the_output_of_cells_is_their_unread_states(name: str, states: tuple[int
     ]
 
 
-def test_concatenated_operations_are_brought_back_to_the_cells_width() -> None:
+def test_concatenated_operations_are_reduced_to_the_cells_width() -> None:
     block = nasnet.CellBlock(("before", "now"), ("identity", "conv_3x3"), "concat")
     cells = nasnet.Cells(normal=(block,), reduction=(block,))
     model = load_model(data(nasnet.draw(Network("one"), cells, 32)))

@@ -38,10 +38,10 @@ def written(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_a_file_is_run_and_its_space_taken(tmp_path: Path) -> None:
+def test_a_file_is_executed_and_its_space_returned(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD)
     assert read_space(path).name == find_space(str(path)).name == "mine"
-    assert list(tmp_path.iterdir()) == [path], "nothing is left beside the file"
+    assert list(tmp_path.iterdir()) == [path], "nothing is left next to the file"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Paths in the place of the middle one of three convolutions."""
+"""Paths that replace the middle one of three convolutions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_the_number_of_paths_determines_the_questions() -> None:
     assert asked == [f"inception[block{block}/first/conv]/{each}" for block in (1, 2, 3) for each in one]
 
 
-def test_paths_of_each_kind_stand_where_the_middle_one_stood() -> None:
+def test_paths_of_each_kind_replace_the_middle_convolution() -> None:
     model = chain(stride=1)
     variant = variant_of(model, SPACE.mutators, by_name({"paths": 3, "way1": "conv", "way2": "dconv", "way3": "pool"}))
     check(variant)
     graph = view_of(variant.model)
     assert Counter(node.type for node in graph.nodes) == Counter(Conv=4, Relu=3, MaxPool=1, Concat=1)
-    # 12 channels of the convolution whose place they take, and twice 8 of what they read.
+    # 12 channels of the replaced convolution, and twice the 8 of the input.
     assert graph.shape("middle/conv/ways") == (1, 12 + 8 + 8, 16, 16)
     assert graph.shape("last") == (1, 6, 14, 14)
     assert "first" in variant.unmodified
@@ -58,5 +58,5 @@ def test_bottlenecks_that_keep_the_images_size_are_chains() -> None:
 
 
 @pytest.mark.parametrize("model", [chain(stride=2), chain(stride=1, last_groups=2)], ids=["strided", "grouped"])
-def test_chains_that_paths_would_not_fit_are_left(model: Model) -> None:
+def test_chains_where_paths_do_not_fit_are_not_matched(model: Model) -> None:
     assert InceptionMutator().match(view_of(model)) == []

@@ -1,4 +1,4 @@
-"""Whatever a plan changes of a network, the variant is the network of the plan, and the rest is the base's."""
+"""A variant is the network of its plan, and the parts that the plan does not change are those of the base."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_variant_is_the_network_of_its_plan() -> None:
 
 
 @pytest.mark.parametrize("plan", [ALL[0], ALL[-1], (4, "max5", "sum", 1)])
-def test_a_variant_runs_and_is_made_again(plan: Plan) -> None:
+def test_a_variant_runs_and_is_reproduced(plan: Plan) -> None:
     check(variant_of(BASE, SPACE.mutators, by_name(answers(plan))))
 
 

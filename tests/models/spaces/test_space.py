@@ -20,7 +20,7 @@ from iosched.models.zoo.mnasnet import sampled
 MUTATORS = SPACE.mutators
 
 
-def test_a_space_needs_mutators_that_are_some() -> None:
+def test_a_space_needs_a_name_and_valid_mutators() -> None:
     with pytest.raises(UsageError, match="no mutators"):
         Space("empty", ())
     with pytest.raises(UsageError, match="str is not a mutator"):
@@ -47,7 +47,7 @@ def test_several_base_models_need_different_names() -> None:
         Space("wrong", MUTATORS, max_mutations=0)
 
 
-def test_the_base_model_has_the_pixels_that_are_asked_for() -> None:
+def test_the_base_model_has_the_requested_image_size() -> None:
     assert SPACE.pixels == 64
     assert find_space("builtin:pelee:48").base_model().bindings == {"input": (1, 3, 48, 48)}
     with pytest.raises(UsageError, match="32 to 1024 pixels a side, not 16"):
@@ -62,7 +62,7 @@ def test_a_space_without_a_base_asks_for_one() -> None:
         lent.at(64)
 
 
-def test_a_space_that_is_written_whole_fits_its_own_base_alone() -> None:
+def test_a_redrawn_space_matches_only_its_own_base() -> None:
     (mutator,) = MUTATORS
     assert isinstance(mutator, Redraw)
     own = load_model(data(mutator.base_proto(32)))
@@ -70,7 +70,7 @@ def test_a_space_that_is_written_whole_fits_its_own_base_alone() -> None:
     assert mutator.match(view_of(load_model(data(sampled(0, 32))))) == []
 
 
-def test_a_base_in_which_nothing_can_be_changed_is_refused() -> None:
+def test_a_base_that_no_mutator_matches_is_refused() -> None:
     other = load_model(data(sampled(0, 32)), name="other")
     with pytest.raises(UsageError, match=r"no mutator of space 'pelee' applies to model 'other'\.\nOmit the model"):
         SPACE.begun(other)

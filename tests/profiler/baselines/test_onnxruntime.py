@@ -1,4 +1,4 @@
-"""Plain onnxruntime as a peer on a GPU, which is made of memory and a provider of the host."""
+"""The onnxruntime baseline on a GPU emulated with the memory and a provider of the host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_onnxruntime_runs_on_inputs_that_are_bound_once(monkeypatch: pytest.Monk
     assert len(runs) == 2
 
 
-def test_onnxruntime_does_not_pretend() -> None:
+def test_onnxruntime_refuses_fp16_and_a_missing_cuda_provider() -> None:
     with pytest.raises(DeviceError, match="not in fp16"):
         open_on_gpu(host_place("fp16"))
     with pytest.raises(DeviceError, match=r"no CUDA provider;.*pip install"):

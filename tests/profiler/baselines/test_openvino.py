@@ -1,4 +1,4 @@
-"""OpenVINO as a peer, and as a library to ship on: opened once, and checked against onnxruntime before."""
+"""OpenVINO as a baseline and as a library to ship on: opened once, after a check against onnxruntime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iosched.runtime.openvino.openvino_model import OpenvinoModel
 
 
 @NEEDS_OPENVINO
-def test_a_peer_runs_the_model_or_refuses_it_in_a_line() -> None:
+def test_openvino_runs_the_model_or_refuses_it() -> None:
     peer = open_openvino(fire(), 1, random_inputs(fire().graph.inputs))
     assert len(peer.time(3)) == 3
     peer.close()
@@ -25,7 +25,7 @@ def test_a_peer_runs_the_model_or_refuses_it_in_a_line() -> None:
         open_openvino(model_with([helper.make_node("Bernoulli", ["x"], ["y"])]), 1, {})
 
 
-def test_a_peer_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_openvino_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed; run: pip install openvino")
     with pytest.raises(DeviceError, match="openvino"):
         open_openvino(fire(), 1, {})
@@ -42,7 +42,7 @@ def test_a_model_is_opened_once_and_ready_after_it_was_checked() -> None:
     candidate.close()
 
 
-def test_what_computes_something_else_is_closed_and_refused_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_wrong_outputs_is_closed_and_refused_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 
     class Wrong:
@@ -70,8 +70,8 @@ def test_a_model_that_fails_while_it_runs_is_refused(monkeypatch: pytest.MonkeyP
         OpenvinoBaseline(fire(), 1).opened  # noqa: B018 - raises
 
 
-def test_what_cannot_be_checked_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Ctrl+C while onnxruntime computes what is expected."""
+def test_a_model_is_closed_if_its_check_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Ctrl+C while onnxruntime computes the expected outputs."""
     opened: list[str] = []
 
     class Opened:

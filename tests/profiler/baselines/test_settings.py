@@ -21,7 +21,7 @@ MODEL = fire()
     quota=st.none() | st.floats(0.1, 32),
     per_core=st.sampled_from([1, 2, 4]),
 )
-def test_no_more_threads_than_asked_for_allowed_or_paid_for(
+def test_threads_are_limited_by_request_affinity_and_quota(
     asked: int | None, allowed: set[int], quota: float | None, per_core: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""PyTorch as a peer, when it is not installed or cannot run the model."""
+"""PyTorch as a baseline: not installed, unable to run the model, and in the faster layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clock:
 
 
 class Tensor:
-    """Knows how it lies."""
+    """An array and its memory layout."""
 
     def __init__(self, array: np.ndarray, layout: str = FIRST) -> None:
         self.array, self.layout, self.ndim = array, layout, array.ndim
@@ -52,7 +52,7 @@ class Tensor:
 
 
 class Network:
-    """Takes `latency_us` of the layout, if image and weights have one."""
+    """Takes `latency_us` of the layout that image and weights share."""
 
     def __init__(self, clock: Clock, latency_us: Mapping[str, float], host_us: float = 0.0) -> None:
         self.clock, self.latency_us, self.host_us, self.layout = clock, latency_us, host_us, FIRST
@@ -76,7 +76,7 @@ class Network:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, list[str]]:
-    """Makes it the PyTorch that is imported; returns its clock, and the layouts of what will be compiled."""
+    """Installs a fake PyTorch; returns its clock and the layouts of the networks that are compiled."""
     clock = Clock()
     compiled: list[str] = []
 

@@ -28,7 +28,7 @@ def test_case_blanks_and_the_make_do_not_matter(text: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cuda:0", "v1000", "rtx", "auto"])
-def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
+def test_a_name_outside_the_table_is_no_gpu(text: str) -> None:
     assert gpu_named(text) is None
 
 
@@ -42,7 +42,7 @@ def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
      ("NVIDIA TITAN Xp", "titanxp"), ("NVIDIA TITAN X (Pascal)", None), ("NVIDIA L40", None),
      ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
 )  # fmt: skip
-def test_the_drivers_name_tells_the_specification(name: str, key: str | None) -> None:
+def test_the_drivers_name_gives_the_specification(name: str, key: str | None) -> None:
     spec = spec_of(name)
     assert (spec and spec.key) == key
 
@@ -67,7 +67,7 @@ def test_the_drivers_name_tells_the_specification(name: str, key: str | None) ->
         ("Host 1000", None),
     ],
 )
-def test_another_card_of_a_like_name_is_not_taken_for_it(name: str, key: str | None) -> None:
+def test_a_card_with_a_similar_name_is_not_mistaken_for_another(name: str, key: str | None) -> None:
     found = card_of(name)
     assert (None if found is None else found.key) == key
 

@@ -26,7 +26,7 @@ from iosched.scheduler.search import search
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
-def test_this_machine_is_no_gpu_on_paper(device: str) -> None:
+def test_auto_and_cpu_mean_the_cpu(device: str) -> None:
     assert resolve(device).info.key == runner(device, None).info.key == "cpu"
 
 
@@ -38,7 +38,7 @@ def test_a_gpu_is_known_by_its_key_and_by_the_name_that_schedules_give_it(key: s
     assert gpu_called(spec.name) == spec
 
 
-def test_what_is_planned_for_cannot_be_run_on() -> None:
+def test_a_simulated_gpu_cannot_run_a_model() -> None:
     with pytest.raises(DeviceError, match=r"V100.* is not attached.*optimize --device v100"):
         runner("v100", None).executor(fire(), None)
 
@@ -47,7 +47,7 @@ def test_what_is_planned_for_cannot_be_run_on() -> None:
     ("device", "index"),
     [("cuda", 0), ("cuda:1", 1), ("CUDA:7", 7), ("cpu", None), ("auto", 0), ("h100", 1), ("H100", 1), ("v100", None)],
 )
-def test_an_attached_gpu_is_meant_by_its_number_or_its_name(device: str, index: int | None) -> None:
+def test_an_attached_gpu_is_selected_by_its_number_or_its_name(device: str, index: int | None) -> None:
     def names() -> tuple[str, ...]:
         return ("NVIDIA A10G", "NVIDIA H100 80GB HBM3")
 
@@ -66,7 +66,7 @@ def test_an_attached_gpu_is_meant_by_its_number_or_its_name(device: str, index: 
         ("l4", "NVIDIA L40S", False),
     ],
 )
-def test_a_name_means_no_gpu_whose_name_only_begins_with_it(device: str, gpu: str, is_meant: bool) -> None:
+def test_a_name_does_not_select_a_gpu_that_only_begins_with_it(device: str, gpu: str, is_meant: bool) -> None:
     assert (attached_index(device, lambda: (gpu,)) == 0) == is_meant
 
 
@@ -106,7 +106,7 @@ def test_barriers_and_layouts_are_for_attached_gpus(device: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "spec"), [("NVIDIA H100 80GB HBM3", "h100"), ("Host 1000", None)])
-def test_an_attached_gpu_first_tries_what_the_analytic_model_finds_for_it(
+def test_an_attached_gpu_first_tries_the_schedule_of_the_analytic_model(
     monkeypatch: pytest.MonkeyPatch, name: str, spec: str | None
 ) -> None:
     gpu = HostGpu(0, name, {"cudnn": "90"}, HostDriver())

@@ -39,13 +39,13 @@ def measured_on(model: Model, kind: str, device: str, **runtime: str) -> Schedul
     return replace(planned(model, device, **runtime), device={"kind": kind, "name": device}, cost="measured")
 
 
-def test_a_share_is_what_is_done_over_what_could_be() -> None:
+def test_a_share_is_the_ratio_of_actual_to_possible() -> None:
     found = Throughput(flops=10**9, latency_us=1000.0, peak_tflops=4.0, busy_us=100.0)
 
     assert (found.tflops, found.share_of_peak, found.sm_share) == (1.0, 0.25, 0.1)
 
 
-def test_nothing_is_said_of_what_is_not_known() -> None:
+def test_without_a_latency_or_a_peak_the_shares_are_unknown() -> None:
     found = Throughput(flops=10**9, latency_us=None, peak_tflops=4.0, busy_us=100.0)
 
     assert (found.tflops, found.share_of_peak, found.sm_share) == (None, None, None)
@@ -63,7 +63,7 @@ def test_a_convolution_counts_multiply_and_add_as_two(model: Model) -> None:
     assert expand3.latency_us == 1.0
 
 
-def test_stages_add_up_and_one_unknown_latency_is_enough(model: Model) -> None:
+def test_stages_add_up_and_one_unknown_latency_makes_the_sum_unknown(model: Model) -> None:
     known = Throughputs(model.graph)
     one, other = Stage(CONCURRENT, (("f1",),), 1.0), Stage(CONCURRENT, (("f3",),), 2.0)
 
@@ -74,7 +74,7 @@ def test_stages_add_up_and_one_unknown_latency_is_enough(model: Model) -> None:
     assert known.of([one, replace(other, predicted_us=None)]).latency_us is None
 
 
-def test_zeros_that_a_merge_pads_with_are_no_work(model: Model) -> None:
+def test_padding_zeros_of_a_merge_do_not_count_as_work(model: Model) -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
     known = AnalyticCost(model.graph, gpu).throughputs
@@ -87,7 +87,7 @@ def test_zeros_that_a_merge_pads_with_are_no_work(model: Model) -> None:
     assert larger.busy_us < merged.busy_us < 1.5 * larger.busy_us  # one tile as well, but twice the results
 
 
-def test_a_plan_has_the_specifications_peak_and_no_stage_passes_it(model: Model) -> None:
+def test_a_simulated_schedule_has_the_specified_peak_and_no_stage_exceeds_it(model: Model) -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
     found = search(model.graph, AnalyticCost(model.graph, gpu)).schedule
@@ -105,15 +105,15 @@ def test_a_plan_has_the_specifications_peak_and_no_stage_passes_it(model: Model)
 
 def test_the_peak_is_that_of_the_precision(model: Model) -> None:
     assert throughputs(model, planned(model, precision="fp16")).peak_tflops == 125
-    assert throughputs(model, planned(model, precision="tf32")).peak_tflops == 15.7  # a V100 does not know it
+    assert throughputs(model, planned(model, precision="tf32")).peak_tflops == 15.7  # a V100 does not support it
 
 
-def test_of_a_precision_that_is_none_only_the_speed_is_known(model: Model) -> None:
+def test_an_unknown_precision_has_no_peak(model: Model) -> None:
     assert throughputs(model, planned(model, precision="fp3")).peak_tflops is None
     assert throughputs(model, measured_on(model, "cuda", "Tesla T4", precision="fp3")).peak_tflops is None
 
 
-def test_of_a_gpu_of_another_table_only_the_speed_is_known(model: Model) -> None:
+def test_a_gpu_outside_the_table_has_no_peak(model: Model) -> None:
     known = throughputs(model, planned(model, "A GPU of 2040"))
     assert (known.peak_tflops, known.busy_us) == (None, None)
 
@@ -124,11 +124,11 @@ def test_a_measured_gpu_has_its_specifications_peak_and_no_modelled_share(model:
     assert throughputs(model, measured_on(model, "cuda", "NVIDIA GeForce 9999")).peak_tflops is None
 
 
-def test_of_a_cpu_no_peak_is_known(model: Model) -> None:
+def test_a_cpu_has_no_peak(model: Model) -> None:
     assert throughputs(model, measured_on(model, "cpu", "v100")).peak_tflops is None
 
 
-def test_of_a_damaged_file_with_computed_costs_on_a_cpu_only_the_speed_is_known(model: Model) -> None:
+def test_a_damaged_file_with_computed_costs_on_a_cpu_has_no_peak(model: Model) -> None:
     damaged = replace(planned(model), device={"kind": "cpu", "name": "Some CPU"})
     assert throughputs(model, damaged).of([]).peak_tflops is None
 
@@ -154,7 +154,7 @@ def test_lanes_are_idle_when_they_are_not_busy() -> None:
     assert idle_share(50.0, [100.0], 2) == 0.0
 
 
-def test_it_is_not_known_where_a_number_is_missing() -> None:
+def test_the_idle_share_is_unknown_where_a_number_is_missing() -> None:
     assert idle_share(None, [1.0], 2) is None
     assert idle_share(1.0, [1.0, None], 2) is None
     assert idle_share(0.0, [0.0], 2) is None
@@ -162,7 +162,7 @@ def test_it_is_not_known_where_a_number_is_missing() -> None:
 
 
 @given(st.floats(1e-3, 1e6), st.lists(st.floats(0, 1e7), max_size=8), st.integers(1, 64))
-def test_it_lies_between_0_and_1_and_falls_with_what_lanes_do(latency: float, busy: list[float], lanes: int) -> None:
+def test_the_idle_share_is_in_0_to_1_and_falls_with_busy_lanes(latency: float, busy: list[float], lanes: int) -> None:
     found = idle_share(latency, busy, lanes)
     more = idle_share(latency, [*busy, latency], lanes)
     assert found is not None
@@ -180,7 +180,7 @@ def test_a_stream_waits_for_the_longest_group_of_its_stage() -> None:
         assert idle_streams(Stage(strategy, (("a",), ("d",))), latency_us) is None
 
 
-def test_streams_of_a_gpu_that_is_not_attached_are_computed() -> None:
+def test_the_idle_share_of_a_simulated_gpu_is_computed() -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
     opened = SimulatedGpu(gpu).open(fire(), OpenSettings())

@@ -1,4 +1,4 @@
-"""What is faster, and what to measure next, by rounds of several sessions."""
+"""The fastest candidate, and the ones to measure next, by rounds of several sessions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def trial(*sessions: SampledRounds) -> Trial:
         (10.0, 20.0, 10.1, 9.0, "slower", "openvino"),
     ],
 )
-def test_one_of_ours_ships_if_it_is_faster_than_every_plain_way(
+def test_a_schedule_ships_if_it_is_faster_than_every_baseline(
     found: float, greedy: float, reference: float, openvino: float, verdict: str, chosen: str
 ) -> None:
     rounds = session(20, found=found, greedy=greedy, reference=reference, openvino=openvino)
@@ -60,7 +60,7 @@ def test_a_few_rounds_say_nothing() -> None:
 
 
 def test_days_of_different_speed_are_not_mixed_up() -> None:
-    """On the second day all takes three times as long, and only one of two was measured often."""
+    """On the second day everything takes three times as long, and there are more rounds."""
     fast, slow = session(12, found=10.0, reference=11.0), session(40, found=30.0, reference=33.0)
     found = Trial((fast, slow), {"found": 0.5}, ("reference",)).speedup("reference", "found")
     assert found is not None
@@ -69,7 +69,7 @@ def test_days_of_different_speed_are_not_mixed_up() -> None:
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=30, max_size=60), st.sampled_from([0.1, 0.25, 0.5]))
 def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: float) -> None:
-    """What may be called faster has little of it; what is called slower or equal ships nothing of ours."""
+    """The low end, which may ship a schedule, has its share; the high end, which ships none, has the rest."""
     times = {"found": (1.0,) * len(ratios), "reference": tuple(ratios)}
     rounds = SampledRounds(times, times, (Interference(),) * len(ratios))
     found = Trial((rounds,), {"found": share}, ("reference",)).speedup("reference", "found")
@@ -78,7 +78,7 @@ def test_the_ends_of_an_interval_share_the_error(ratios: list[float], share: flo
     assert found.high == max(found.value, lasting_interval(ratios, ERROR * (1 - share))[1])
 
 
-def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:
+def test_disturbed_rounds_do_not_count() -> None:
     disturbed = session(20, Interference(others=0.5), found=1.0, greedy=1.0, reference=2.0, openvino=2.0)
     assert trial(disturbed).verdict == "undecided"
     latency = trial(disturbed).measured("found")
@@ -93,13 +93,13 @@ def test_rounds_in_which_others_had_the_machine_count_for_nothing() -> None:
     assert (latency.samples_us, latency.disturbed_by) == ((2.0,) * 20, ())
 
 
-def test_what_is_clearly_slower_is_measured_no_more() -> None:
+def test_clearly_slower_candidates_are_no_longer_measured() -> None:
     rounds = session(LEAST_SAMPLES, found=10.0, greedy=20.0, reference=11.0, openvino=30.0)
     assert trial().wanted == (*OURS, *PLAIN)
     assert trial(rounds).wanted == ("found", "reference")
 
 
-def test_after_some_rounds_only_the_best_of_ours_goes_on() -> None:
+def test_after_some_rounds_only_the_best_of_our_schedules_remains() -> None:
     both = {"found": 10.0, "greedy": 10.1, "reference": 10.0, "openvino": 10.1}
     assert trial(session(NARROWED - 1, **both)).wanted == (*OURS, *PLAIN)
     assert trial(session(NARROWED, **both)).wanted == ("found", *PLAIN)
@@ -114,7 +114,7 @@ def test_a_leader_that_turns_out_slower_gives_way_to_another() -> None:
     assert trial(first, later).wanted == ("greedy", "reference")
 
 
-def test_a_schedule_that_is_found_later_is_measured_beside_those_that_decided_before() -> None:
+def test_a_schedule_found_later_is_compared_with_the_earlier_ones() -> None:
     decided = session(40, greedy=10.0, reference=20.0, openvino=20.0)
     assert "found" in trial(decided).wanted
     assert not trial(decided).is_settled
@@ -124,14 +124,14 @@ def test_a_schedule_that_is_found_later_is_measured_beside_those_that_decided_be
 
 
 @pytest.mark.parametrize(("greedy", "leader"), [(5.0, "greedy"), (30.0, "found")])
-def test_two_that_share_no_round_are_compared_by_their_ratios_over_a_plain_way(greedy: float, leader: str) -> None:
+def test_schedules_without_common_rounds_are_compared_via_a_baseline(greedy: float, leader: str) -> None:
     """The machine was three times as slow on the second day."""
     first = session(20, greedy=greedy, reference=20.0, openvino=40.0)
     second = session(20, found=30.0, reference=60.0, openvino=120.0)
     assert (trial(first, second).leader, trial(first, second).chosen) == (leader, leader)
 
 
-def test_without_openvino_one_of_ours_runs_where_it_beats_onnxruntime() -> None:
+def test_without_openvino_a_schedule_is_chosen_if_it_beats_onnxruntime() -> None:
     rounds = session(LEAST_SAMPLES, found=10.0, greedy=20.0, reference=12.0, openvino=5.0)
     assert trial(rounds).chosen == "openvino"
     assert trial(rounds).chosen_without("openvino") == "found"
@@ -139,7 +139,7 @@ def test_without_openvino_one_of_ours_runs_where_it_beats_onnxruntime() -> None:
     assert trial(slower).chosen_without("openvino") == "reference"
 
 
-def test_what_does_not_run_is_left_out() -> None:
+def test_candidates_that_do_not_run_are_left_out() -> None:
     left = Trial((), OURS, PLAIN, ("beside",)).without({"greedy", "beside"})
     assert (left.ours, left.beside, left.wanted) == ({"found": 0.5}, (), ("found", *PLAIN))
 
@@ -148,7 +148,7 @@ LATENCIES = st.dictionaries(st.sampled_from([*OURS, *PLAIN]), st.floats(1.0, 100
 
 
 @given(st.lists(LATENCIES, min_size=1, max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
-def test_an_answer_depends_on_the_rounds_and_not_on_how_they_are_divided(
+def test_a_verdict_depends_on_the_rounds_and_not_on_their_sessions(
     rounds: list[dict[str, float]], ends: list[bool]
 ) -> None:
     sessions: list[list[dict[str, float]]] = [[]]
@@ -167,7 +167,7 @@ def _session(rounds: list[dict[str, float]]) -> SampledRounds:
 
 
 @given(st.integers(0, 50), st.integers(1, 3), st.integers(0, 3))
-def test_shares_of_all_schedules_that_are_ever_found_are_at_most_one(earlier: int, found: int, others: int) -> None:
+def test_error_shares_of_all_schedules_ever_found_sum_to_at_most_half(earlier: int, found: int, others: int) -> None:
     baselines = [f"baseline {number}" for number in range(others)]
     total = Fraction()
     for number in range(0, earlier + 1, found):

@@ -1,4 +1,4 @@
-"""The system tells who else had the cores, and the numbers themselves what speaks against a latency."""
+"""The system reports the load of other processes; doubts about a latency come from its own samples."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ intr 1 2 3
 
 
 @pytest.fixture(autouse=True)
-def _as_it_is() -> None:
-    """Other tests run as if nobody disturbed them; these are about what does."""
+def _real_detection() -> None:
+    """Other tests run as if undisturbed; these are about the detection itself."""
     importlib.reload(disturbance)
 
 
@@ -39,7 +39,7 @@ def test_only_the_given_processors_count_and_guests_count_once(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3\n", "nothing of the kind"])
-def test_a_system_that_does_not_tell_is_no_disturbance(tmp_path: Path, text: str | None) -> None:
+def test_a_system_without_load_figures_means_no_disturbance(tmp_path: Path, text: str | None) -> None:
     stat = tmp_path / "stat"
     if text is not None:
         stat.write_text(text, encoding="ascii")
@@ -48,7 +48,7 @@ def test_a_system_that_does_not_tell_is_no_disturbance(tmp_path: Path, text: str
     assert disturbance.disturbances(before, after, 1) == ()
 
 
-def test_what_this_process_took_is_not_taken_by_others() -> None:
+def test_the_time_of_this_process_does_not_count_as_others() -> None:
     assert disturbance.disturbances(load(0.0), load(1.0, own_s=2.0, busy_s=2.0), 2) == ()
     assert disturbance.disturbances(load(0.0), load(1.0, own_s=1.0, busy_s=2.0), 2) == (
         "other processes used 50% of the cores",
@@ -56,13 +56,13 @@ def test_what_this_process_took_is_not_taken_by_others() -> None:
     assert disturbance.disturbances(load(5.0, busy_s=9.0), load(6.0, 1.4, 10.6), 2) == ()  # a tenth of the cores
 
 
-def test_a_few_ticks_are_nothing() -> None:
+def test_a_few_ticks_are_no_disturbance() -> None:
     assert disturbance.disturbances(load(0.0), load(0.02, busy_s=0.02), 1) == ()
     assert disturbance.disturbances(load(0.0), load(0.05, busy_s=0.04), 1) == ("other processes used 80% of the cores",)
     assert disturbance.disturbances(load(0.0), load(0.0, busy_s=1.0), 1) == ()
 
 
-def test_what_the_host_takes_counts() -> None:
+def test_time_that_the_host_takes_counts() -> None:
     assert disturbance.disturbances(load(0.0), load(1.0, stolen_s=0.05), 2) == ()
     assert disturbance.disturbances(load(0.0), load(1.0, stolen_s=0.5), 2) == ("the host took 25% of the cores",)
 
@@ -72,7 +72,7 @@ def test_what_the_host_takes_counts() -> None:
     [
         ([], math.inf, []),
         ([1.0, 1.2, 0.9], 0.1, []),
-        ([1.6, 1.7], math.inf, []),  # slow all the time, which the yardstick corrects
+        ([1.6, 1.7], math.inf, []),  # slow all the time, which the calibration kernel corrects
         ([2.3, 2.4], 0.1, ["2.4 times its reference"]),
         ([0.3, 0.4], 0.1, ["0.3 times its reference"]),
         ([1.0, 1.8, 1.0], 0.1, ["varied by a factor of 1.8"]),
@@ -80,7 +80,7 @@ def test_what_the_host_takes_counts() -> None:
         ([1.0, 6.0], 1.5, ["6.0 times its reference", "150%"]),
     ],
 )
-def test_a_yardstick_that_is_far_off_or_unsteady_and_runs_that_scatter_are_doubted(
+def test_an_off_or_unsteady_calibration_kernel_and_scattered_runs_are_doubted(
     slowness: list[float], width: float, words: list[str]
 ) -> None:
     found = disturbance.doubts(slowness, width)

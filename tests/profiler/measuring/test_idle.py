@@ -1,4 +1,4 @@
-"""A measurement waits for threads that still run, but not for ever."""
+"""A measurement waits for threads that still run, but not forever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.profiler.measuring.idle import LONGEST_SECONDS, wait_until_idle
 
 @pytest.fixture(autouse=True)
 def _measurements_are_brief() -> None:
-    """Not here, where it is the waiting that is tried."""
+    """Overrides the shared fixture: these tests are about the waiting itself."""
 
 
 def spinning(seconds: float) -> tuple[Callable[[], float], Callable[[float], None], list[float]]:

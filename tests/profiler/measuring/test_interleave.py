@@ -1,4 +1,4 @@
-"""Alternatives are measured in turn, and compared round by round."""
+"""Alternatives are interleaved and compared round by round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recorded(log: list[str], name: str, latencies: list[float]) -> Callable[[], 
     return run
 
 
-def test_alternatives_run_in_turn_and_keep_their_rounds() -> None:
+def test_alternatives_are_interleaved_and_keep_their_rounds() -> None:
     log: list[str] = []
     found = interleave(
         {"a": recorded(log, "a", [9, 1, 2]), "b": recorded(log, "b", [9, 3, 4]), "c": recorded(log, "c", [9, 5, 6])},
@@ -45,13 +45,13 @@ def test_time_allowed_ends_the_rounds_but_keeps_one() -> None:
     assert len(found["quick"].samples_us) == 3
 
 
-def test_the_rounds_that_it_takes_at_least_are_taken_however_slow() -> None:
+def test_the_minimum_of_rounds_is_taken_however_slow() -> None:
     log: list[str] = []
     runs = {"slow": recorded(log, "slow", [3e6] * 9)}
     assert len(interleave(runs, rounds=8, warmup=1, max_seconds=1.0, least_rounds=6)["slow"].samples_us) == 6
 
 
-def test_progress_is_reported_and_each_run_rests_before() -> None:
+def test_progress_is_reported_and_each_run_follows_a_rest() -> None:
     reported: list[tuple[int, int]] = []
     rests: list[str] = []
     interleave(
@@ -65,14 +65,14 @@ def test_progress_is_reported_and_each_run_rests_before() -> None:
     assert rests == ["rest"] * 6
 
 
-def test_nothing_to_run_is_a_bug() -> None:
+def test_no_alternatives_or_no_rounds_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         interleave({}, rounds=3)
     with pytest.raises(ValueError, match="one round"):
         interleave({"a": lambda: 1.0}, rounds=0)
 
 
-def test_ratios_within_rounds_see_through_a_machine_that_slows_down() -> None:
+def test_ratios_within_rounds_cancel_the_drift_of_the_machine() -> None:
     weather = [1.0, 1.0, 4.0, 4.0, 9.0, 2.0, 7.0, 1.0, 3.0]
     base = summarize([110.0 * factor for factor in weather])
     candidate = summarize([100.0 * factor for factor in weather])
@@ -96,7 +96,7 @@ def test_within_noise_neither_is_faster() -> None:
     assert not found.is_slower
 
 
-def test_measurements_of_different_runs_cannot_be_compared() -> None:
+def test_measurements_of_different_lengths_cannot_be_compared() -> None:
     with pytest.raises(ValueError, match=r"shorter|longer"):
         compare(summarize([1.0, 2.0]), summarize([1.0]))
 

@@ -1,4 +1,4 @@
-"""Whole models are measured in turn, each once after a rest and then in a row."""
+"""Measurements of whole models are interleaved: each runs once after a rest and then in a row."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return waits
 
 
-def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[str]) -> None:
+def test_the_run_after_a_rest_is_separate_from_the_runs_in_a_row(rests: list[str]) -> None:
     models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
     found = measure_interleaved({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
@@ -68,13 +68,13 @@ def test_another_rest_can_be_asked_for(rests: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
-def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
+def test_short_runs_are_repeated_for_ten_milliseconds(latency_us: float, in_a_row: int) -> None:
     model = Waking(latency_us, 0.0)
     measure_interleaved({"a": Candidate(model.time)}, Budget(rounds=2))
     assert model.counts == [2, *[1 + in_a_row] * (WARMUP_ROUNDS + 1)]
 
 
-def test_a_turn_is_planned_as_long_as_it_takes() -> None:
+def test_the_planned_time_of_a_turn_covers_the_rest_and_all_runs() -> None:
     """A turn is a rest, a run after it, and the runs in a row."""
     assert turn_seconds(1.0) == pytest.approx(2.0 + in_turn.REST_SECONDS)
     assert turn_seconds(0.0) == pytest.approx(in_turn.IN_A_ROW_SECONDS + in_turn.REST_SECONDS)
@@ -88,7 +88,7 @@ def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
 
 
 def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
-    """A model that takes its number of the round; other processes interfere with those of these numbers."""
+    """Measures a model whose samples are the round numbers; other processes interfere with these rounds."""
     numbers = itertools.count(1)
     found = measure_interleaved(
         {"a": Candidate(Waking(100_000.0, 0.0).time)},
@@ -99,13 +99,13 @@ def in_rounds(disturbed: Collection[int], budget: Budget) -> Measurement:
     return replace(found, samples_us=tuple(shifted))
 
 
-def test_rounds_with_which_others_interfere_are_taken_again() -> None:
+def test_disturbed_rounds_are_repeated() -> None:
     found = in_rounds({2, 3}, Budget(rounds=8, repeats=4))
     assert found.samples_us == (1, 4, 5, 6, 7, 8, 9, 10)
     assert (len(found.rested_us), found.disturbed_by) == (8, ())
 
 
-def test_they_are_left_out_where_there_is_no_time_for_more() -> None:
+def test_disturbed_rounds_are_left_out_where_no_repeats_are_allowed() -> None:
     found = in_rounds({2, 3}, Budget(rounds=8))
     assert (found.samples_us, found.disturbed_by) == ((1, 4, 5, 6, 7, 8), ())
 
@@ -118,7 +118,7 @@ def test_they_are_left_out_where_there_is_no_time_for_more() -> None:
         (Budget(rounds=8, repeats=99, max_seconds=0.1), 9),  # late: 6 rounds are wanted
     ],
 )
-def test_no_more_than_half_of_the_rounds_are_taken_again_and_then_all_are_kept(budget: Budget, most: int) -> None:
+def test_at_most_half_of_the_rounds_are_repeated_and_then_all_are_kept(budget: Budget, most: int) -> None:
     found = in_rounds(range(99), budget)
     assert found.samples_us == tuple(range(1, most + 1))
     assert found.disturbed_by == (f"other processes interfered with {most} of {most} rounds",)
@@ -169,13 +169,13 @@ def chosen(*settings: Scripted) -> int:
     ("latencies_us", "place"),
     [((500.0,), 0), ((500.0, 500.0), 0), ((500.0, 490.0, 480.0), 2), ((500.0, 900.0, 499.0), 2)],
 )
-def test_of_steady_settings_the_fastest_is_chosen_and_of_equal_ones_the_usual(
+def test_the_fastest_of_steady_settings_is_chosen_and_the_first_of_equal_ones(
     latencies_us: tuple[float, ...], place: int
 ) -> None:
     assert chosen(*map(steady, latencies_us)) == place
 
 
-def test_one_that_is_faster_in_some_rounds_only_does_not_replace_the_usual() -> None:
+def test_a_setting_faster_in_only_some_rounds_does_not_replace_the_first() -> None:
     """Its median and its minimum are lower, but two rounds of nine say otherwise."""
     fast = Scripted(lambda turn: 520.0 if turn in (5, 9) else 480.0)
     assert chosen(steady(500.0), fast) == 0
@@ -186,7 +186,7 @@ def test_one_round_that_was_disturbed_does_not_hide_a_faster_one() -> None:
     assert chosen(steady(500.0), fast) == 1
 
 
-def test_what_is_clearly_slower_is_dropped_after_a_few_rounds_but_never_the_usual() -> None:
+def test_a_clearly_slower_setting_is_dropped_early_but_never_the_first() -> None:
     usual, near, slow = steady(600.0), steady(500.0), steady(560.0)
     assert chosen(usual, near, slow) == 1
     assert usual.turns == near.turns > slow.turns
@@ -225,14 +225,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return found
 
 
-def test_the_wall_clock_counts_and_what_goes_on_at_the_same_time(clock: Clock) -> None:
+def test_rates_use_the_wall_clock_and_count_runs_in_flight(clock: Clock) -> None:
     candidates = {"alone": clock.candidate(1000.0), "four": clock.candidate(1000.0, in_flight=4)}
     found = measure_rates(candidates, Budget(rounds=3), rest=lambda: None)
     assert found["alone"].samples_us == pytest.approx((1000.0,) * 3)
     assert found["four"].samples_us == pytest.approx((250.0,) * 3)
 
 
-def test_a_turn_is_a_run_and_then_as_many_as_take_a_while(clock: Clock) -> None:
+def test_a_turn_is_one_run_and_then_runs_for_a_fixed_time(clock: Clock) -> None:
     measure_rates({"some": clock.candidate(1000.0)}, Budget(rounds=1), rest=lambda: None)
     assert clock.counts == [1, int(RATE_SECONDS / 500e-6)] * 2
 
@@ -242,7 +242,7 @@ def test_a_long_run_is_measured_once_in_a_turn(clock: Clock) -> None:
     assert clock.counts == [1, 1] * 2
 
 
-def test_when_time_is_up_no_further_round_begins_but_the_least(clock: Clock) -> None:
+def test_after_the_time_limit_only_the_minimum_of_rounds_is_taken(clock: Clock) -> None:
     found = measure_rates(
         {"long": clock.candidate(3e6)}, Budget(rounds=50, max_seconds=1.0, least_rounds=6), rest=lambda: None
     )

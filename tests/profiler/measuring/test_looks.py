@@ -1,4 +1,4 @@
-"""Intervals of a median that hold however often somebody looks at them."""
+"""Intervals of a median that hold however often they are inspected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def capital(count: int, above: int) -> Fraction:
 
 
 @given(st.integers(1, 40), st.sampled_from(ERRORS))
-def test_an_end_is_where_the_bets_on_samples_above_it_win_enough(count: int, error: float) -> None:
+def test_an_interval_ends_where_the_betting_capital_is_large_enough(count: int, error: float) -> None:
     low, high = lasting_interval(list(range(count)), error)
     winning = [above for above in range(count + 1) if capital(count, above) >= 1 / Fraction(error)]
     if not winning:
@@ -44,25 +44,25 @@ def test_the_order_of_samples_does_not_matter(samples: list[float], random: obje
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_fewer_samples_have_none(error: float) -> None:
+def test_too_few_samples_have_no_interval(error: float) -> None:
     least = least_lasting(error)
     assert lasting_interval([1.0] * least, error) == (1.0, 1.0)
     assert lasting_interval([1.0] * (least - 1), error) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("error", [0.0, 1.0, -0.1])
-def test_an_error_is_a_probability(error: float) -> None:
+def test_an_error_that_is_no_probability_is_refused(error: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         lasting_interval([1.0], error)
 
 
 @pytest.mark.parametrize("error", [0.05, 0.2])
-def test_the_median_is_seldom_ever_outside(error: float) -> None:
-    """Of 2,000 series of 200 samples, looked at after each."""
+def test_the_median_is_rarely_ever_outside_the_interval(error: float) -> None:
+    """In 2,000 series of 200 samples, inspected after each sample."""
     above = np.cumsum(np.random.default_rng(1).random((2_000, 200)) < 0.5, axis=1)
     ever = np.zeros(len(above), dtype=bool)
     for count in range(1, above.shape[1] + 1):
         low, _ = lasting_interval(list(range(count)), error)
         ever |= above[:, count - 1] >= (math.inf if math.isinf(low) else count - low)
     assert ever.mean() < error
-    assert ever.mean() > error / 10, "which says that the bound is of some use"
+    assert ever.mean() > error / 10, "the bound is not far too loose"

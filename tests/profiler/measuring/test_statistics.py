@@ -68,7 +68,7 @@ def test_fewer_than_six_samples_span_all_and_do_not_claim_the_confidence() -> No
         median_interval([])
 
 
-def test_the_interval_contains_the_true_median_as_often_as_it_says_under_a_heavy_tail() -> None:
+def test_the_interval_has_its_coverage_under_a_heavy_tail() -> None:
     source = random.Random(0)
     true_median = math.exp(0.0) * 100
     contained = sum(
@@ -81,10 +81,10 @@ def test_the_interval_contains_the_true_median_as_often_as_it_says_under_a_heavy
 
 
 @given(st.integers(1, 500), st.sampled_from([1, 10, 25, 50, 90, 99]), st.sampled_from([80, 95, 99]))
-def test_the_interval_of_a_quantile_is_the_narrowest_that_misses_it_seldom_enough_on_either_side(
+def test_the_interval_of_a_quantile_is_the_narrowest_with_its_confidence_on_each_side(
     count: int, percent: int, confidence: int
 ) -> None:
-    """By exact sums: an end may lie on the wrong side of the true quantile in half of what confidence leaves."""
+    """By exact sums: an end is on the wrong side of the true quantile with at most half of the error."""
     chances = [math.comb(count, k) * percent**k * (100 - percent) ** (count - k) for k in range(count + 1)]
     below = [0, *accumulate(chances)]  # both in units of 100 ** -count
     allowed = (100 - confidence) * below[-1] // 200
@@ -95,18 +95,18 @@ def test_the_interval_of_a_quantile_is_the_narrowest_that_misses_it_seldom_enoug
 
 
 @pytest.mark.parametrize(("fraction", "least"), [(0.5, 6), (0.9, 36), (0.1, 36), (0.99, 368)])
-def test_it_takes_so_many_samples_to_know_a_quantile(fraction: float, least: int) -> None:
+def test_a_quantile_needs_a_minimum_of_samples(fraction: float, least: int) -> None:
     assert least_samples(fraction) == least
     assert quantile_interval(range(least), fraction) is not None
     assert quantile_interval(range(least - 1), fraction) is None
 
 
-def test_the_interval_of_the_median_is_one_of_a_quantile() -> None:
+def test_the_interval_of_the_median_is_that_of_the_half_quantile() -> None:
     for count in range(6, 80):
         assert quantile_interval(range(count), 0.5) == median_interval(range(count))
 
 
-def test_quantiles_of_a_measurement_are_of_single_runs_where_a_sample_is_the_median_of_several() -> None:
+def test_quantiles_are_of_single_runs_where_samples_are_medians_of_several() -> None:
     """The median of a turn hides a run that took long."""
     found = replace(summarize([1.0, 1.0, 1.0]), runs_us=(1.0, 1.0, 9.0, 1.0, 1.0, 0.5, 1.0, 1.0, 9.0))
     assert (found.min_us, found.p10_us, found.median_us, found.p90_us) == (1.0, 0.9, 1.0, 9.0)
@@ -125,7 +125,7 @@ def test_impossible_samples_are_refused(samples: list[float]) -> None:
         summarize(samples)
 
 
-def test_what_cannot_run_is_infinitely_slow() -> None:
+def test_an_unrunnable_measurement_is_infinitely_slow() -> None:
     assert UNRUNNABLE.median_us == UNRUNNABLE.min_us == UNRUNNABLE.p90_us == math.inf
 
 
@@ -182,7 +182,7 @@ def test_a_candidate_that_is_clearly_worse_is_given_up_early() -> None:
 
 
 @pytest.mark.parametrize(("is_hopeless", "samples"), [(True, 6), (False, 24)])
-def test_no_more_samples_are_taken_than_needed_where_they_tell_nothing(is_hopeless: bool, samples: int) -> None:
+def test_a_hopeless_measurement_takes_the_minimum_of_samples(is_hopeless: bool, samples: int) -> None:
     noisy = MeasureSettings(warmup=0, min_samples=6, max_samples=24, relative_width=0.01)
     latencies = cycle([100.0, 200.0])
     found = measure(lambda count: [next(latencies) for _ in range(count)], noisy, is_hopeless=lambda: is_hopeless)
@@ -196,13 +196,13 @@ def test_time_spent_bounds_a_slow_candidate() -> None:
     assert len(found.samples_us) == 5 - 3
 
 
-def test_one_sample_is_taken_of_a_candidate_slower_than_the_whole_time_allowed() -> None:
+def test_a_candidate_slower_than_the_time_limit_has_one_sample() -> None:
     slow = Script([9e6, 9e6, 9e6])
     assert measure(slow, MeasureSettings(max_seconds=1.0)).samples_us == (9e6,)
     assert slow.batches == [1, 1]
 
 
-def test_what_warms_up_is_run_for_nothing_else() -> None:
+def test_a_separate_warm_up_runner_takes_no_samples() -> None:
     warm_up, run = Script([9.0] * 3), Script([5.0] * 7)
     assert measure(run, MeasureSettings(), warm_up=warm_up).samples_us == (5.0,) * 7
     assert (warm_up.batches, run.batches) == ([1, 2], [7])
@@ -212,7 +212,7 @@ def test_no_warm_up_takes_the_first_run_for_a_sample() -> None:
     assert measure(Script([5.0] * 7), MeasureSettings(warmup=0)).samples_us == (5.0,) * 7
 
 
-def test_a_runner_that_returns_another_number_of_latencies_is_a_bug() -> None:
+def test_a_runner_that_returns_a_wrong_number_of_latencies_is_refused() -> None:
     with pytest.raises(ValueError, match="asked for 1 latencies, got 2"):
         measure(lambda _: [1.0, 1.0], MeasureSettings())
 

@@ -31,7 +31,7 @@ FOUND = summarize([10.5, 9.25, 11.0, 10.0, 10.125, 9.5, 30.0])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_what_was_put_is_got_back_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_stored_measurement_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "new" / "folder" / "profile.sqlite") as profile:
         assert profile.stage("s", CPU) is None
         profile.keep_stage("s", CPU, FOUND)
@@ -49,7 +49,7 @@ def test_a_later_measurement_replaces_an_earlier_one() -> None:
         assert profile.stats().measurements == 1
 
 
-def test_what_cannot_run_is_remembered_as_such() -> None:
+def test_an_unrunnable_stage_is_stored_and_exported() -> None:
     with ProfileDatabase(":memory:") as profile:
         profile.keep_stage("s", CPU, UNRUNNABLE)
         assert profile.stage("s", CPU) == UNRUNNABLE
@@ -59,7 +59,7 @@ def test_what_cannot_run_is_remembered_as_such() -> None:
         assert profile.stage("s", CPU) == Measurement(math.inf, math.inf, math.inf, ())
 
 
-def test_the_device_key_is_canonical_and_tells_every_part_apart() -> None:
+def test_the_device_key_is_canonical_and_differs_in_every_part() -> None:
     def key(**changed: object) -> str:
         parts = {"kind": "cpu", "name": "A", "precision": "float32", "threads": 2, "versions": {"a": "1", "b": "2"}}
         parts |= changed
@@ -72,7 +72,7 @@ def test_the_device_key_is_canonical_and_tells_every_part_apart() -> None:
     assert len({key(), *(key(**change) for change in changes)}) == 6
 
 
-def test_stats_count_by_device_and_tell_the_age(tmp_path: Path) -> None:
+def test_stats_report_counts_and_age_by_device(tmp_path: Path) -> None:
     times = iter([NOON, NOON + timedelta(hours=1), NOON + timedelta(hours=2)])
     with ProfileDatabase(tmp_path / "p.sqlite", clock=lambda: next(times)) as profile:
         assert profile.stats().devices == ()
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, cont
 
 
 @pytest.mark.parametrize("damage", [f"samples_us = x'{struct.pack('d', math.nan).hex()}'", "measured_at = 'noon'"])
-def test_a_damaged_row_is_named_when_it_is_met(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_row_is_reported_when_it_is_read(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         profile.keep_stage("s", CPU, FOUND)
@@ -133,24 +133,24 @@ def test_a_damaged_row_is_named_when_it_is_met(tmp_path: Path, damage: str) -> N
             profile.stage("s", CPU), list(profile.rows())
 
 
-def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_stored_rows_remain(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         profile.keep_stage("s", CPU, FOUND)
-        profile._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes it for as many as there are
+        profile._connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to the number of existing pages
         with pytest.raises(ResourceError, match=r"no space left for the profile database[\s\S]*Free some space"):
             profile.keep_stage("t" * 10**6, CPU, FOUND)
         assert profile.stage("s", CPU) is not None
 
 
-def test_a_failing_disk_is_told_as_such(tmp_path: Path) -> None:
+def test_a_disk_error_is_reported(tmp_path: Path) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
     with pytest.raises(ResourceError, match="disk error or disk full"), explained(tmp_path):
         raise error
 
 
-def test_a_row_without_what_it_must_have_is_named_when_rows_are_counted(tmp_path: Path) -> None:
+def test_a_row_without_a_required_value_is_reported_when_rows_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         profile.keep_stage("s", CPU, FOUND)
@@ -165,7 +165,7 @@ def test_a_row_without_what_it_must_have_is_named_when_rows_are_counted(tmp_path
         profile.stats()
 
 
-def test_a_damaged_page_is_named_when_it_is_met(tmp_path: Path) -> None:
+def test_a_damaged_page_is_reported_when_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         for index in range(200):
@@ -189,7 +189,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file/p.sqlite", "folder"])
-def test_a_place_that_takes_no_file_is_wrong_usage_with_a_way_out(tmp_path: Path, place: str) -> None:
+def test_an_unusable_path_is_a_usage_error_with_a_hint(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("a file where a folder should be")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"profile database[\s\S]*--profile-db :memory:"):
@@ -197,13 +197,13 @@ def test_a_place_that_takes_no_file_is_wrong_usage_with_a_way_out(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_wrong_usage_with_a_way_out(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_a_usage_error_with_a_hint(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(UsageError, match="--profile-db :memory:"):
         ProfileDatabase(tmp_path / "p.sqlite")
 
 
-def test_a_file_kept_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "BUSY_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
@@ -254,7 +254,7 @@ def _write_until_killed(path: Path, counter: multiprocessing.sharedctypes.Synchr
             counter.value += 1
 
 
-def test_a_killed_process_loses_nothing_that_was_put(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_stored_rows(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     context = multiprocessing.get_context("fork")
     counter = context.Value("i", 0)
@@ -273,25 +273,25 @@ def test_a_killed_process_loses_nothing_that_was_put(tmp_path: Path) -> None:
         assert profile.stats().measurements <= put + 1
 
 
-def test_rows_are_told_as_they_are_kept_and_not_as_they_are_merged(tmp_path: Path) -> None:
-    told: list[object] = []
-    with ProfileDatabase(None, on_kept=told.extend) as profile:
+def test_rows_are_reported_when_kept_but_not_when_merged(tmp_path: Path) -> None:
+    reported: list[object] = []
+    with ProfileDatabase(None, on_kept=reported.extend) as profile:
         profile.keep_stage("s", CPU, FOUND)
         profile.keep_calibration(CPU, FOUND)
         profile.keep_rounds([ComparisonRow(CPU, "k", name, NOON, FOUND.samples_us) for name in "ab"])
         profile.choose("k", CPU, "this")
         profile.choose("k", CPU, "that")
         kept = sorted(map(repr, profile.rows()))
-        assert sorted(map(repr, told)) == kept
+        assert sorted(map(repr, reported)) == kept
         assert len(kept) == 5
-        with ProfileDatabase(None, on_kept=told.extend) as other:
+        with ProfileDatabase(None, on_kept=reported.extend) as other:
             other.merge(list(profile.rows()))
             assert other.choose("k", CPU, "that") == "this"
-        assert len(told) == 5
+        assert len(reported) == 5
 
 
 def test_a_choice_holds_once_it_is_made(tmp_path: Path) -> None:
-    """Latencies beside it were measured with it, whoever chooses later."""
+    """Stored latencies were measured with it, so a later choice does not replace it."""
     with ProfileDatabase(tmp_path / "p.db") as one, ProfileDatabase(tmp_path / "p.db") as two:
         assert one.choice("conv", "gpu") is None
         assert one.choose("conv", "gpu", "7") == "7"
@@ -356,7 +356,7 @@ def test_a_plan_that_stopped_the_gpu_is_fatal_while_the_process_still_lives(tmp_
         assert one.fatal_cudnn_plans("k", GPU) == two.fatal_cudnn_plans("k", GPU) == {"eng1"}
 
 
-def test_a_process_that_nobody_knows_of_counts_as_living_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_unknown_state_counts_as_living_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [NOON, NOON + timedelta(seconds=59), NOON + timedelta(seconds=61)]
     monkeypatch.setattr(database, "is_alive", lambda process: None)
     with ProfileDatabase(None, clock=lambda: times.pop(0)) as profile:

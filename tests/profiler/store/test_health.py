@@ -1,4 +1,4 @@
-"""Whether a profile database can be used is found out without changing it."""
+"""The health check of a profile database does not change it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sound_file(path: Path) -> None:
+def test_an_intact_file_has_no_problem(path: Path) -> None:
     found = health(path)
     assert (found.exists, found.readable, found.writable, found.intact) == (True, True, True, True)
     assert (found.schema, found.newest_schema) == (VERSION, VERSION)
@@ -50,7 +50,7 @@ def test_a_file_in_use_is_read_with_its_log(path: Path) -> None:
     assert found.nbytes > path.stat().st_size
 
 
-def test_damaged_pages_are_found_behind_a_sound_first_one(path: Path) -> None:
+def test_damaged_pages_are_found_after_an_intact_first_one(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-2 * 4096 :] = b"damaged!" * 1024
     path.write_bytes(data)
@@ -64,7 +64,7 @@ def test_damaged_pages_are_found_behind_a_sound_first_one(path: Path) -> None:
     ("statement", "words"),
     [("PRAGMA application_id = 7", "another program"), ("PRAGMA user_version = 999", "newer iosched")],
 )
-def test_foreign_and_newer_files_are_told_as_by_commands(path: Path, statement: str, words: str) -> None:
+def test_foreign_and_newer_files_are_reported(path: Path, statement: str, words: str) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute(statement)
     found = health(path)
@@ -77,20 +77,20 @@ def test_a_folder_is_no_database(tmp_path: Path) -> None:
     assert health(tmp_path).problem is not None
 
 
-def test_a_file_that_is_not_there_can_be_made(tmp_path: Path) -> None:
+def test_a_missing_file_can_be_created(tmp_path: Path) -> None:
     found = health(tmp_path / "a" / "b" / "profile.sqlite")
     assert (found.exists, found.writable, found.nbytes, found.problem) == (False, True, 0, None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_below_a_file_it_cannot(tmp_path: Path) -> None:
+def test_a_database_below_a_file_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     found = health(tmp_path / "file" / "profile.sqlite")
     assert not found.writable
     assert found.problem is not None
 
 
-def test_in_a_folder_that_may_not_be_searched_it_cannot_be_made(
+def test_a_database_in_an_unsearchable_folder_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked, access, stat = tmp_path / "locked", os.access, Path.stat
@@ -114,7 +114,7 @@ def test_in_a_folder_that_may_not_be_searched_it_cannot_be_made(
 
 
 @pytest.mark.parametrize("kept", ["file", "folder"])
-def test_one_that_cannot_be_written_is_read_and_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+def test_a_read_only_database_is_read_and_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
     locked = path if kept == "file" else path.parent
     access = os.access
     monkeypatch.setattr(os, "access", lambda each, mode: access(each, mode) and not (each == locked and mode & os.W_OK))

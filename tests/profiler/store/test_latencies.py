@@ -1,4 +1,4 @@
-"""Rounds of whole models are kept for good: a later comparison goes on where an earlier one ended."""
+"""Rounds of whole models are stored: a later comparison continues where an earlier one ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(database: ProfileDatabase, *, resume: bool = True) -> ModelLatencies:
     return ModelLatencies(fire(), database, "a device", resume)
 
 
-def test_rounds_come_back_as_they_were_in_the_order_in_which_they_were_measured(database: ProfileDatabase) -> None:
+def test_rounds_are_read_back_unchanged_in_the_order_of_measurement(database: ProfileDatabase) -> None:
     sessions = (rounds(5.0, 1.0, 3.0), rounds(4.0), rounds(2.0, 6.0, load=Interference(0.5, 0.25)))
     with database:
         for each in sessions:
@@ -50,7 +50,7 @@ def test_rounds_come_back_as_they_were_in_the_order_in_which_they_were_measured(
         assert opened(database).setting() == "one thread"
 
 
-def test_what_ended_early_is_in_some_rounds_alone(database: ProfileDatabase) -> None:
+def test_a_candidate_that_ended_early_is_in_some_rounds_only(database: ProfileDatabase) -> None:
     fewer = rounds(4.0, ways={name: WAYS[name] for name in ("iosched", "reference")})
     with database:
         opened(database).keep(WAYS, rounds(5.0), SETTINGS)
@@ -58,8 +58,8 @@ def test_what_ended_early_is_in_some_rounds_alone(database: ProfileDatabase) -> 
         assert opened(database).known(WAYS) == (rounds(5.0), fewer)
 
 
-def test_another_schedule_has_a_name_of_its_own(database: ProfileDatabase) -> None:
-    """What was found before is still there, for the share of the error that it took, and under no known name."""
+def test_another_schedule_has_a_separate_name(database: ProfileDatabase) -> None:
+    """The earlier schedule is kept, for its share of the error, under an unknown name."""
     others = {**WAYS, "iosched": "found later"}
     with database:
         opened(database).keep(WAYS, rounds(5.0), SETTINGS)
@@ -69,7 +69,7 @@ def test_another_schedule_has_a_name_of_its_own(database: ProfileDatabase) -> No
         assert known.samples_us["reference"] == rounds(5.0).samples_us["reference"]
 
 
-def test_ways_that_are_alike_have_one_latency(database: ProfileDatabase) -> None:
+def test_identical_schedules_share_one_latency(database: ProfileDatabase) -> None:
     ways = {**WAYS, "greedy": WAYS["sequential"]}
     with database:
         opened(database).keep(WAYS, rounds(5.0, 1.0), SETTINGS)
@@ -78,15 +78,15 @@ def test_ways_that_are_alike_have_one_latency(database: ProfileDatabase) -> None
         assert len(list(export_lines(database))) == len(WAYS)
 
 
-def test_rounds_of_another_method_are_not_looked_at(database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_of_another_method_are_ignored(database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     with database:
         opened(database).keep(WAYS, rounds(5.0), SETTINGS)
         monkeypatch.setattr(latencies, "METHOD", latencies.METHOD + 1)
         assert (opened(database).known(WAYS), opened(database).setting()) == ((), None)
 
 
-def test_rounds_that_are_not_whole_are_left_out(database: ProfileDatabase) -> None:
-    """A file that was imported may have a way that was measured in other rounds."""
+def test_incomplete_rounds_are_left_out(database: ProfileDatabase) -> None:
+    """An imported file may have a schedule that was measured in other rounds."""
     with database, ProfileDatabase(None) as there:
         opened(database).keep(WAYS, rounds(5.0, 1.0), SETTINGS)
         rows = [json.loads(line) for line in export_lines(database)]
@@ -101,7 +101,7 @@ def test_rounds_that_are_not_whole_are_left_out(database: ProfileDatabase) -> No
 def test_without_resuming_no_rounds_are_known(database: ProfileDatabase) -> None:
     with database:
         opened(database).keep(WAYS, rounds(5.0), SETTINGS)
-        anew = opened(database, resume=False)
-        assert (anew.known(WAYS), anew.setting()) == ((), None)
-        anew.keep(WAYS, rounds(7.0), SETTINGS)
+        fresh = opened(database, resume=False)
+        assert (fresh.known(WAYS), fresh.setting()) == ((), None)
+        fresh.keep(WAYS, rounds(7.0), SETTINGS)
         assert opened(database).known(WAYS) == (rounds(5.0), rounds(7.0))

@@ -1,4 +1,4 @@
-"""A process is known by more than its number, which is used again."""
+"""A process is identified by more than its number, which the system reuses."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_a_process_lives_until_it_ends() -> None:
     assert is_alive(this_process())
 
 
-def test_another_process_of_the_same_number_is_another() -> None:
+def test_a_process_that_reuses_a_number_is_another_one() -> None:
     boot, namespace, number, started = this_process().split()
     assert is_alive(f"{boot} {namespace} {number} {int(started) + 1}") is False
-    assert is_alive(f"{boot}0 {namespace} {number} {started}") is False, "before the machine was started anew"
+    assert is_alive(f"{boot}0 {namespace} {number} {started}") is False, "before the machine was restarted"
     assert is_alive("") is False
 
 
-def test_nobody_knows_of_another_container() -> None:
+def test_the_state_of_a_process_in_another_container_is_unknown() -> None:
     boot, _, number, started = this_process().split()
     assert is_alive(f"{boot} pid:[1] {number} {started}") is None

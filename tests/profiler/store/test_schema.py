@@ -1,4 +1,4 @@
-"""A file of the present schema is used, an older one of iosched's is set aside, and any other is refused."""
+"""A file of the current schema is used, an older one of iosched's is set aside, and any other is refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_several_processes_set_one_file_aside_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_folder_that_may_not_be_read_serves_a_present_file_alone(
+def test_an_unreadable_folder_allows_only_a_file_of_the_current_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
 ) -> None:
     path = tmp_path / "p.sqlite"
@@ -174,7 +174,7 @@ def test_a_file_of_another_program_is_refused_whatever_its_version(tmp_path: Pat
         "CREATE VIRTUAL TABLE evil USING fts5(x)",
     ],
 )
-def test_a_database_that_computes_something_is_refused(tmp_path: Path, statement: str) -> None:
+def test_a_database_with_foreign_schema_objects_is_refused(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "p.sqlite"
     ProfileDatabase(path).close()
     with closing(sqlite3.connect(path)) as connection:

@@ -18,21 +18,21 @@ def unasked() -> Measurement:
     raise AssertionError("it is known")
 
 
-def test_what_was_measured_is_remembered_and_kept() -> None:
-    told: list[int] = []
+def test_a_measurement_is_remembered_and_stored() -> None:
+    reported: list[int] = []
     with ProfileDatabase(None) as database:
-        memory = StageMemory(database, "device", on_measured=lambda: told.append(1))
+        memory = StageMemory(database, "device", on_measured=lambda: reported.append(1))
         assert memory.answer("stage", "first", lambda: FOUND) == FOUND
         assert memory.answer("stage", "first", unasked) == FOUND
         assert database.stage("stage", "device") == FOUND
-        assert (memory.measurements, memory.cache_hits, len(told)) == (1, 0, 1)
+        assert (memory.measurements, memory.cache_hits, len(reported)) == (1, 0, 1)
         later = StageMemory(database, "device", on_measured=unasked)
         assert later.answer("stage", "first", unasked) == later.answer("stage", "first", unasked) == FOUND
         assert (later.measurements, later.cache_hits) == (0, 1)
         assert StageMemory(database, "another device").found("stage", "first") is None
 
 
-def test_turns_are_kept_apart_and_the_later_is_the_latest() -> None:
+def test_turns_are_stored_separately_and_the_latest_one_is_found() -> None:
     with ProfileDatabase(None) as database:
         memory = StageMemory(database, "device")
         assert memory.latest("stage") is None
@@ -47,7 +47,7 @@ def test_turns_are_kept_apart_and_the_later_is_the_latest() -> None:
         assert StageMemory(database, "device").met("first") == {}
 
 
-def test_what_interrupts_a_measurement_leaves_nothing_behind() -> None:
+def test_an_interrupted_measurement_leaves_nothing_behind() -> None:
     def stopped() -> Measurement:
         raise KeyboardInterrupt
 
@@ -58,27 +58,27 @@ def test_what_interrupts_a_measurement_leaves_nothing_behind() -> None:
         assert (memory.measurements, dict(memory.met("first")), list(database.rows())) == (0, {}, [])
 
 
-def test_without_resuming_only_what_is_measured_now_is_known_and_stays() -> None:
+def test_without_resuming_only_new_measurements_are_known() -> None:
     with ProfileDatabase(None) as database:
         database.keep_stage("stage", "device", FOUND)
-        anew = StageMemory(database, "device", resume=False)
-        assert (anew.found("stage", "first"), anew.latest("stage")) == (None, None)
-        assert anew.answer("stage", "first", lambda: AGAIN) == anew.answer("stage", "first", unasked) == AGAIN
-        assert anew.latest("stage") == database.stage("stage", "device") == AGAIN
-        anew.keep("stage", "again", FOUND)
-        assert anew.latest("stage") == FOUND
-        assert (anew.measurements, anew.cache_hits) == (2, 0)
+        fresh = StageMemory(database, "device", resume=False)
+        assert (fresh.found("stage", "first"), fresh.latest("stage")) == (None, None)
+        assert fresh.answer("stage", "first", lambda: AGAIN) == fresh.answer("stage", "first", unasked) == AGAIN
+        assert fresh.latest("stage") == database.stage("stage", "device") == AGAIN
+        fresh.keep("stage", "again", FOUND)
+        assert fresh.latest("stage") == FOUND
+        assert (fresh.measurements, fresh.cache_hits) == (2, 0)
 
 
 def test_without_resuming_a_measurement_supersedes_those_of_other_turns() -> None:
-    """One that ended early, because the stage looked too slow, answered in place of what was measured later in full."""
+    """One that ended early, because the stage looked too slow, must not answer in place of a later full one."""
     with ProfileDatabase(None) as database:
         for turn in TURNS:
             database.keep_stage("stage", "device", FOUND, turn)
             database.keep_stage("another", "device", FOUND, turn)
-        anew = StageMemory(database, "device", resume=False)
-        anew.keep("stage", "rough", AGAIN)
-        anew.keep("stage", "first", AGAIN)
+        fresh = StageMemory(database, "device", resume=False)
+        fresh.keep("stage", "rough", AGAIN)
+        fresh.keep("stage", "first", AGAIN)
         assert [database.stage("stage", "device", turn) for turn in TURNS] == [AGAIN, None, AGAIN]
         assert [database.stage("another", "device", turn) for turn in TURNS] == [FOUND] * 3
 
@@ -90,7 +90,7 @@ def disturbed(us: float) -> Measurement:
 DISTURBED = disturbed(5.0)
 
 
-def test_what_was_disturbed_is_kept_as_such_and_repeated_when_that_is_wanted() -> None:
+def test_a_disturbed_measurement_is_stored_and_repeated_on_request() -> None:
     answers = iter([DISTURBED, AGAIN])
     with ProfileDatabase(None) as database:
         memory = StageMemory(database, "device")
@@ -106,7 +106,7 @@ def test_what_was_disturbed_is_kept_as_such_and_repeated_when_that_is_wanted() -
         assert (memory.measurements, memory.repeated, memory.disturbed, memory.cache_hits) == (2, 1, 0, 0)
 
 
-def test_to_a_later_process_it_is_known_with_a_wide_interval_and_is_repeated_when_that_is_wanted() -> None:
+def test_a_later_process_finds_a_disturbed_measurement_and_repeats_it_on_request() -> None:
     with ProfileDatabase(None) as database:
         StageMemory(database, "device").keep("stage", "first", DISTURBED)
         later = StageMemory(database, "device")
@@ -118,7 +118,7 @@ def test_to_a_later_process_it_is_known_with_a_wide_interval_and_is_repeated_whe
         assert (later.measurements, later.repeated, later.disturbed, later.repeatable) == (1, 1, 0, 0)
 
 
-def test_repeats_are_a_third_of_what_is_known_at_most_whoever_measured_it() -> None:
+def test_repeats_are_at_most_a_third_of_the_known_stages() -> None:
     with ProfileDatabase(None) as database:
         for _ in range(2):
             memory = StageMemory(database, "device")

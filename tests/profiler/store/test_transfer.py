@@ -53,7 +53,7 @@ def test_the_clock_is_kept_and_moves_with_the_measurement(throttled_by: tuple[st
     [{"clock_mhz": -1, "throttled_by": ""}, {"clock_mhz": 10**30, "throttled_by": ""}, {"clock_mhz": "fast"},
      {"clock_mhz": 1, "throttled_by": ["power cap"]}, {"clock_mhz": 1, "throttled_by": "\ud800"}],
 )  # fmt: skip
-def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
+def test_an_invalid_clock_is_refused(clock: dict[str, object]) -> None:
     with ProfileDatabase(None) as profile:
         profile.keep_stage("s", GPU, FOUND)
         (line,) = export_lines(profile)
@@ -113,7 +113,7 @@ GOOD_LINE = json.dumps(
         pytest.param(GOOD_LINE + " " * LONGEST_LINE, id="longer than any row"),
     ],
 )  # fmt: skip
-def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
+def test_one_bad_line_is_named_and_nothing_is_imported(bad: str) -> None:
     with ProfileDatabase(None) as profile:
         with pytest.raises(UsageError, match="line 2 is not a row") as error:
             import_lines(profile, [GOOD_LINE, bad])
@@ -134,7 +134,7 @@ def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path
         assert two.choice("conv", "gpu") is None
 
 
-def test_rounds_travel_with_their_load_and_what_was_set() -> None:
+def test_rounds_move_with_their_load_and_setting() -> None:
     rows = [
         ComparisonRow(CPU, "key", "a", NOON, (1.0, 2.0), (2.0, 3.0), None, (0.0, 0.4), (0.1, 0.0)),
         ComparisonRow(CPU, "key", "b", NOON, (1.5, 2.5), (2.5, 3.5), "one thread", (0.0, 0.4), (0.1, 0.0)),
@@ -183,7 +183,7 @@ def test_export_import_export_is_the_identity(rows: list[Row]) -> None:
 
 
 @given(st.lists(ROWS, max_size=8), st.permutations(range(8)))
-def test_of_many_rows_for_one_thing_the_newest_stays_in_whatever_order_they_come(
+def test_the_newest_of_several_rows_of_one_key_is_kept_in_any_order_of_import(
     rows: list[Row], order: list[int]
 ) -> None:
     measured = [row for row in rows if not isinstance(row, ChoiceRow)]
@@ -196,7 +196,7 @@ def test_of_many_rows_for_one_thing_the_newest_stays_in_whatever_order_they_come
         assert list(one.rows()) == list(two.rows())
 
 
-def test_the_guide_has_all_columns_of_all_lines() -> None:
+def test_the_guide_lists_all_columns_of_all_tables() -> None:
     """Each line there is an object that begins with its table, and names its columns in quotation marks."""
     text = (Path(__file__).parents[3] / "docs/json.md").read_text(encoding="utf-8")
     lines = re.findall(r'\{"table": "(\w+)", ([^}]*)\}', text)

@@ -26,7 +26,7 @@ node = helper.make_node
 def model_of(
     layers: Sequence[str], *, channels: int = 48, size: int = 10, batch: int = 1, extra: Sequence[str] = ()
 ) -> Model:
-    """Layers behind a convolution of an image, each of which adds to what the one before it has computed.
+    """Layers after a convolution of an image, each of which adds to the result of the one before it.
 
     Args:
         layers: `dense`, two convolutions before the sum; `depthwise`, a depthwise one that the sum is taken into;
@@ -58,7 +58,7 @@ def model_of(
 
 
 def in_place(model: Model, lanes: int = 1) -> int:
-    """How many tasks of the sequential schedule add to what is there."""
+    """Number of tasks of the sequential schedule that add in place."""
     with CpuBackend(model, lanes=lanes) as backend:
         return sum(bool(task.in_place) for task in backend.lower(sequential(backend.graph)).plan.tasks)
 
@@ -102,7 +102,7 @@ def test_any_chain_of_sums(layers: Sequence[str], channels: int, batch: int, lan
     check_everything(model_of(layers, channels=channels, batch=batch, size=6), lanes=(lanes,), seeds=(0,))
 
 
-def test_who_reads_the_sum_finds_it_just_written_though_others_read_that_place_before() -> None:
+def test_an_in_place_sum_is_fresh_for_its_reader_although_its_buffer_was_read_before() -> None:
     with CpuBackend(model_of(["dense", "dense"]), lanes=2) as backend:
         assert in_place(model_of(["dense", "dense"])) == 2
         fresh_nbytes = {}

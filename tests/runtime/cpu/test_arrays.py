@@ -1,4 +1,4 @@
-"""Arrays of a run: inputs are bound where they are, and each run has outputs of its own."""
+"""Arrays of a run: inputs are bound in place, and each run has separate outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_input_of_another_type_or_shape_is_refused(array: object) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 3), (1000, 30)])
-def test_outputs_are_new_and_apart(shape: tuple[int, ...]) -> None:
+def test_outputs_of_different_runs_do_not_overlap(shape: tuple[int, ...]) -> None:
     nbytes = 4 * int(np.prod(shape))
     outputs = OutputArrays([View("y", "float32", shape, nbytes=nbytes), FLOATS])
     taken = [outputs.take() for _ in range(40)]

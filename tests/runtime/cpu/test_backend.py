@@ -88,7 +88,7 @@ def loop() -> onnx.ModelProto:
 
 
 def size_known_late() -> onnx.ModelProto:
-    """The number of values that are not zero is known only at run time: inside, and of an output."""
+    """The number of nonzero values is known only at run time: of an inner tensor, and of an output."""
     nodes = [
         node("Relu", ["x"], ["r"]),
         node("NonZero", ["r"], ["places"]),
@@ -233,7 +233,7 @@ def optional_results() -> onnx.ModelProto:
 
 
 def same_bytes_twice() -> onnx.ModelProto:
-    """`s` is `t` reshaped to and fro: two names of the same bytes, read together and one after the other."""
+    """`s` is `t` reshaped back and forth: two names of the same bytes, read together and one after the other."""
     nodes = [
         node("Exp", ["x"], ["t"]),
         node("Unsqueeze", ["t", "axis"], ["u"]),
@@ -260,7 +260,7 @@ def nothing_but_outputs_of_no_size() -> onnx.ModelProto:
 
 
 def sums_of_nothing() -> onnx.ModelProto:
-    """Each in a task of its own, which reads what no bytes show that another one writes."""
+    """Each in its own task, with a dependency on another one that shows in no bytes."""
     nodes = [
         node("Relu", ["x"], ["r"]),
         node("ReduceSum", ["r", "k"], ["s"], keepdims=0),
@@ -290,7 +290,7 @@ ODD: tuple[Callable[[], onnx.ModelProto], ...] = (
 
 
 @pytest.mark.parametrize("make", ODD, ids=lambda make: make.__name__)
-def test_an_odd_model_computes_what_plain_onnxruntime_computes(make: Callable[[], onnx.ModelProto]) -> None:
+def test_an_unusual_model_computes_the_same_as_plain_onnxruntime(make: Callable[[], onnx.ModelProto]) -> None:
     check_everything(loaded(make()), lanes=(1, 2, 3))
 
 
@@ -305,14 +305,14 @@ def test_the_executor_in_python_agrees(make: Callable[[], onnx.ModelProto]) -> N
 
 
 def test_two_names_of_the_same_bytes_stay_two_inputs_of_one_kernel() -> None:
-    """The case above is only worth its name while onnxruntime keeps both."""
+    """The case above is meaningful only while onnxruntime keeps both names."""
     with CpuBackend(loaded(same_bytes_twice()), lanes=1) as backend:
         plan = backend.lower(sequential(backend.graph)).plan
     seen = [[view for view in task.reads if view.buffer == "t"] for lane in plan.lanes for task in lane]
     assert any(len(views) == 2 and views[0] == views[1] for views in seen)
 
 
-def test_a_size_known_late_keeps_its_producer_and_readers_together() -> None:
+def test_producer_and_readers_of_a_dynamic_size_are_in_one_unit() -> None:
     with CpuBackend(loaded(size_known_late()), lanes=2) as backend:
         unit_of = backend.coarse.units.unit_of
         assert unit_of["places"] == unit_of["rows"] == unit_of["kept"] == unit_of["e"] == unit_of["total"]
@@ -335,7 +335,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("kind", "outputs"), CELLS)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_recurrent_operators_may_lack_results(kind: str, outputs: list[str], direction: str) -> None:
+def test_recurrent_operators_may_omit_outputs(kind: str, outputs: list[str], direction: str) -> None:
     model = loaded(recurrent(kind, outputs, direction=direction))
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph), seeds=(0,))
@@ -364,8 +364,8 @@ def test_a_model_without_a_plan_is_declined(make: Callable[[], onnx.ModelProto])
         assert not backend.is_supported()
 
 
-def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As some loops over sequences are."""
+def test_a_model_that_onnxruntime_writes_but_cannot_read_back_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some loops over sequences are such models."""
     open_session = optimized.open_session
 
     def opened(source: bytes | Path, options: object, **more: object) -> object:
@@ -378,7 +378,7 @@ def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monk
         assert not backend.is_supported()
 
 
-def test_a_text_inside_is_no_obstacle() -> None:
+def test_a_model_with_inner_strings_is_supported() -> None:
     nodes = [node("Cast", ["x"], ["s"], to=TensorProto.STRING), node("Cast", ["s"], ["y"], to=FLOAT)]
     check_everything(loaded(proto_of(nodes, {"x": (INT64, (2, 3))}, ["y"])))
 
@@ -410,8 +410,8 @@ def test_types_without_numpy_dtype_are_passed_and_returned(kind: str, opset: int
 
 @pytest.mark.parametrize("native", [None, False])
 @pytest.mark.parametrize("kind", ["INT4", "UINT4"])
-def test_weights_of_four_bits_count_as_they_are(kind: str, native: bool | None) -> None:
-    """In the plan, in the graph that is optimized, and in the file that is written of it."""
+def test_four_bit_weights_keep_their_values(kind: str, native: bool | None) -> None:
+    """In the plan, in the optimized graph, and in the file written from it."""
     packed = np.arange(64 * 128).reshape(64, 128) % 7
     weights = {
         "w": packed.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind))),
@@ -440,7 +440,7 @@ def test_weights_of_four_bits_count_as_they_are(kind: str, native: bool | None) 
         np.testing.assert_array_equal(each["z"], packed * x["by"])
 
 
-def test_outputs_from_outside_are_the_callers_to_keep() -> None:
+def test_the_caller_may_overwrite_outputs_that_no_node_computes() -> None:
     model = loaded(outputs_from_outside())
     inputs = random_inputs(model.graph.inputs)
     with CpuBackend(model, lanes=1) as backend:
@@ -455,7 +455,7 @@ def test_outputs_from_outside_are_the_callers_to_keep() -> None:
         np.testing.assert_array_equal(second[name], model.weights[f"{name}/weight"])
 
 
-def test_inputs_of_any_memory_layout_are_taken() -> None:
+def test_inputs_of_any_memory_layout_are_accepted() -> None:
     model = loaded(several_inputs_and_outputs())
     inputs = random_inputs(model.graph.inputs)
     strided = {name: np.asfortranarray(array) for name, array in inputs.items()}

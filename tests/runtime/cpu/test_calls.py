@@ -51,7 +51,7 @@ def waits_of(calls: list[NodeCall], lanes: int) -> list[tuple[Wait, ...]]:
     return find_waits(steps_of(calls), lanes)
 
 
-def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
+def test_a_read_waits_only_for_a_writer_on_another_lane() -> None:
     calls = [call(0, [], [seen("a")]), call(0, [seen("a")], [seen("b")]), call(1, [seen("a")], [seen("c")])]
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
@@ -86,7 +86,7 @@ def test_implied_waits_are_omitted() -> None:
     assert waits_of(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),), ()]
 
 
-def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
+def test_a_wait_implied_by_another_wait_of_the_same_step_is_omitted() -> None:
     calls = [
         call(0, [], [seen("a")]),
         call(1, [seen("a")], [seen("b")]),
@@ -95,13 +95,13 @@ def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
     assert waits_of(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),)]
 
 
-def test_a_barrier_is_waited_for_whatever_it_touches() -> None:
+def test_barriers_order_stages_that_share_no_bytes() -> None:
     steps = [LaneStep(0, (), ()), LaneStep(1, (), ()), LaneStep(2, (), (), stage=1), LaneStep(0, (), (), stage=1)]
     assert find_waits(steps, 3, barriers=True) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
 
 
-def test_with_barriers_a_stage_waits_for_all_of_the_one_before_and_for_no_more() -> None:
-    """Lane 1 is idle in the second stage; its call in the third waits for lane 0 all the same."""
+def test_with_barriers_a_stage_waits_exactly_for_the_previous_stage() -> None:
+    """Lane 1 is idle in the second stage; its call in the third still waits for lane 0."""
     stages, lanes = [0, 0, 1, 2, 2], [0, 1, 0, 0, 1]
     calls = [
         replace(call(lane, [], [seen(str(number))]), stage=stage)
@@ -148,7 +148,7 @@ def longest_us(proto: ModelProto) -> float:
     return max(node_work_us(kernels, index) for index in range(len(kernels.nodes)))
 
 
-def test_integer_convolution_takes_a_third_of_a_float_one() -> None:
+def test_an_integer_convolution_costs_a_third_of_a_float_one() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     proto = proto_of([node], {"x": (1, 64, 28, 28)}, ["y"], {"w": weight(64, 64, 3, 3)})
     floats, whole = longest_us(proto), longest_us(quantized(proto))
@@ -238,7 +238,7 @@ def plan_on(division: Division | None, lanes: int) -> ExecutionPlan:
 
 
 def computing(plan: ExecutionPlan) -> list[int]:
-    """How many calls of convolutions each lane makes in the first stage."""
+    """Number of convolution calls of each lane in the first stage."""
     found = []
     for tasks in plan.lanes:
         calls = [part for task in tasks if task.stage == 0 for part in task.name.split("+")]
@@ -259,7 +259,7 @@ def test_groups_run_on_the_lanes_of_their_division(groups: tuple[tuple[int, ...]
     assert computing(plan_on(Division(4, groups), lanes=4)) == calls
 
 
-def test_lanes_of_another_device_mean_nothing() -> None:
+def test_lanes_for_another_lane_count_are_ignored() -> None:
     """On two lanes or eight, the stage is divided as if it named no lanes."""
     division = Division(4, ((3,), (3,), (3,)))
     for lanes in (2, 8):
@@ -268,7 +268,7 @@ def test_lanes_of_another_device_mean_nothing() -> None:
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 16])
-def test_whatever_lanes_groups_have_they_compute_the_same(lanes: int) -> None:
+def test_any_lanes_of_groups_compute_the_same(lanes: int) -> None:
     """Every plan also passes the check of all its interleavings when it is made."""
     for model in (loaded(three_branches()), zoo_model("light_squeezenet")):
         with CpuBackend(model, lanes=lanes) as backend:

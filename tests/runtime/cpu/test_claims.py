@@ -26,7 +26,7 @@ def name() -> str:
 
 
 def alone(cpu: int) -> frozenset[int]:
-    """Every processor is a physical core of its own."""
+    """Every processor is a separate physical core."""
     return frozenset((cpu,))
 
 
@@ -44,7 +44,7 @@ def test_processes_claim_different_processors_while_available(name: str) -> None
     assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 8), (0, 6), (0, 4), (0, 2)]
 
 
-def test_then_those_that_the_fewest_others_have(name: str) -> None:
+def test_processors_with_the_fewest_claims_are_shared_first(name: str) -> None:
     processes = [Claims(name) for _ in range(4)]
     taken = [process.take(2, range(4), alone) for process in processes]
     assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (0, 1), (2, 3)]
@@ -61,7 +61,7 @@ def test_processors_are_shared_if_too_few_are_free(name: str) -> None:
     assert held.n_shared == 0
 
 
-def test_a_physical_core_of_ones_own_comes_before_the_other_thread_of_anothers(name: str) -> None:
+def test_threads_of_unclaimed_physical_cores_are_preferred_to_those_of_claimed_ones(name: str) -> None:
     processes = [Claims(name) for _ in range(3)]
     taken = [process.take(lanes, EIGHT, in_pairs) for process, lanes in zip(processes, (2, 4, 1), strict=True)]
     assert [claim.cpus for claim in taken] == [(0, 1), (2, 3, 6, 7), (4,)]
@@ -79,7 +79,7 @@ def test_lanes_are_near_each_other_if_that_has_no_disadvantage(name: str) -> Non
     assert Claims(name).take(6, EIGHT, alone, NEAR).cpus[:2] == (3, 4)
 
 
-def test_a_physical_core_for_each_lane_comes_before_nearness(name: str) -> None:
+def test_a_physical_core_for_each_lane_is_preferred_to_nearness(name: str) -> None:
     """Each pair of cores shares a cache: with both threads of two cores all lanes would be near."""
     near = [(0, 1, 4, 5), (2, 3, 6, 7)]
     assert Claims(name).take(4, EIGHT, in_pairs, near).cpus == (0, 1, 2, 3)
@@ -131,7 +131,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1
 def test_processes_never_share_while_enough_processors_are_free(
     steps: list[tuple[int, int | None]], n_cpus: int, siblings: Callable[[int], frozenset[int]]
 ) -> None:
-    """Four processes that take and give back, one claim each, beside a list of who has what."""
+    """Four processes that take and release one claim each, compared with a list of owners."""
     name, cpus = f"iosched.test.{uuid4().hex}", range(n_cpus)
     processes = [Claims(name) for _ in range(4)]
     held: dict[int, Claim] = {}
@@ -156,8 +156,8 @@ def test_processes_never_share_while_enough_processors_are_free(
     assert set(Claims(name).others(cpus).values()) == {0}
 
 
-def test_one_that_looked_at_the_same_time_takes_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both saw everything free."""
+def test_processes_claiming_concurrently_get_different_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees all processors as free."""
     monkeypatch.setattr(Claims, "others", lambda self, cpus: dict.fromkeys(cpus, 0))
     taken = [Claims(name).take(2, range(4), alone) for _ in range(3)]
     assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (0, 1)]
@@ -205,7 +205,7 @@ WAIT = "print(claim.cpus, flush=True); sys.stdin.read()"
 
 @pytest.fixture
 def started(name: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts a process that takes two of four processors, and goes on as it is told; ends them all."""
+    """Starts a process that claims two of four processors and then runs the given code; ends all of them."""
     running: list[subprocess.Popen[str]] = []
 
     def start(then: str) -> subprocess.Popen[str]:
@@ -219,23 +219,23 @@ def started(name: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         process.communicate()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_a_process_that_is_killed_leaves_nothing_taken(name: str, started: Callable) -> None:
+def test_a_killed_process_releases_its_claims(name: str, started: Callable) -> None:
     process = started(WAIT)
-    assert said(process) == "(0, 1)"
+    assert line_of(process) == "(0, 1)"
     assert Claims(name).others(range(4)) == {0: 1, 1: 1, 2: 0, 3: 0}
-    assert said(started(WAIT)) == "(2, 3)"
+    assert line_of(started(WAIT)) == "(2, 3)"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert said(started(WAIT)) == "(0, 1)"
+    assert line_of(started(WAIT)) == "(0, 1)"
 
 
-def test_a_forked_child_has_nothing_and_takes_its_own(name: str, started: Callable) -> None:
-    """It neither gives back what is the parent's nor keeps it when the parent ends."""
+def test_a_forked_child_inherits_no_claims_and_makes_its_own(name: str, started: Callable) -> None:
+    """It neither releases the parent's claims nor keeps them when the parent ends."""
     process = started(
         "if os.fork(): sys.stdin.readline(); os._exit(0)\n"
         "print(claim.cpus, flush=True)\n"
@@ -244,8 +244,8 @@ def test_a_forked_child_has_nothing_and_takes_its_own(name: str, started: Callab
         "print(claim.cpus, os.getpid(), flush=True)\n"
         "import signal; signal.pause()\n"
     )
-    assert said(process) == "(0, 1)"
-    *taken, child = said(process).rsplit(" ", 1)
+    assert line_of(process) == "(0, 1)"
+    *taken, child = line_of(process).rsplit(" ", 1)
     assert taken == ["(2, 3)"]
     try:
         assert Claims(name).others(range(4)) == {0: 1, 1: 1, 2: 1, 3: 1}
@@ -258,13 +258,13 @@ def test_a_forked_child_has_nothing_and_takes_its_own(name: str, started: Callab
         os.kill(int(child), signal.SIGKILL)
 
 
-def test_a_program_that_is_started_inherits_nothing(name: str, started: Callable) -> None:
+def test_an_executed_program_inherits_no_claims(name: str, started: Callable) -> None:
     process = started("print(1, flush=True); os.execvp('sh', ['sh', '-c', 'echo 2; cat'])")
-    assert (said(process), said(process)) == ("1", "2")
+    assert (line_of(process), line_of(process)) == ("1", "2")
     assert set(Claims(name).others(range(4)).values()) == {0}
 
 
-def test_a_fork_while_another_thread_takes_does_not_stop_the_child(started: Callable) -> None:
+def test_a_fork_while_another_thread_claims_does_not_block_the_child(started: Callable) -> None:
     process = started(
         "import signal, threading\n"
         "threading.Thread(target=claims._lock.acquire).start()\n"
@@ -272,4 +272,4 @@ def test_a_fork_while_another_thread_takes_does_not_stop_the_child(started: Call
         "    signal.alarm(20)\n"
         "    print(claims.take(1, (3,), lambda cpu: frozenset((cpu,))).cpus, flush=True)\n"
     )
-    assert said(process) == "(3,)"
+    assert line_of(process) == "(3,)"

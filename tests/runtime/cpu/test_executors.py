@@ -103,7 +103,7 @@ def diamond() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
 
 
 @both
-def test_lanes_meet(executor: AnyExecutor) -> None:
+def test_lanes_wait_for_each_other(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     with executor(plan, kernels) as ready:
         for _ in range(200):
@@ -111,7 +111,7 @@ def test_lanes_meet(executor: AnyExecutor) -> None:
 
 
 @needs_native
-def test_a_run_ends_while_other_threads_have_no_processor() -> None:
+def test_a_run_ends_while_a_worker_thread_is_suspended() -> None:
     plan, kernels = diamond()
     with NativeExecutor(plan, kernels) as ready:
         before = _thread_ids()
@@ -178,7 +178,7 @@ def library_between_lanes() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
 
 @both
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "unpinned"])
-def test_a_library_has_the_cores_of_all_lanes_between_tasks_of_lanes(executor: AnyExecutor, pinned: bool) -> None:
+def test_a_library_kernel_runs_between_tasks_of_both_lanes(executor: AnyExecutor, pinned: bool) -> None:
     plan, kernels = library_between_lanes()
     with executor(plan, kernels, cpus=sorted(os.sched_getaffinity(0)) if pinned else (-1, -2)) as ready:
         for _ in range(50):
@@ -209,7 +209,7 @@ def test_results_are_new_arrays_and_inputs_stay(executor: AnyExecutor) -> None:
 
 @both
 @pytest.mark.parametrize("lanes", [1, 2, 5])
-def test_a_chain_across_lanes_counts_every_step(executor: AnyExecutor, lanes: int) -> None:
+def test_a_chain_that_changes_lanes_at_every_step_is_in_order(executor: AnyExecutor, lanes: int) -> None:
     length, tasks = 40, [[] for _ in range(lanes)]
     for i in range(length):
         before, after = "x" if i == 0 else f"t{i - 1}", "y" if i == length - 1 else f"t{i}"
@@ -504,7 +504,7 @@ def _in_threads(jobs: Sequence[Callable[[], object]]) -> None:
 
 
 @needs_native
-def test_equal_programs_share_a_session_and_forgotten_ones_do_not() -> None:
+def test_equal_programs_share_a_session_until_sessions_are_dropped() -> None:
     weight = np.ones(16, np.float32)
     node = [onnx.helper.make_node("Add", ["a", "w"], ["c"])]
     shape = {"a": ("float32", (16,))}, {"c": ("float32", (16,))}
@@ -517,7 +517,7 @@ def test_equal_programs_share_a_session_and_forgotten_ones_do_not() -> None:
 
 
 @needs_native
-def test_a_closed_runtime_serves_the_executors_it_has_and_no_new_ones() -> None:
+def test_a_closed_runtime_serves_existing_executors_but_no_new_ones() -> None:
     plan, kernels = diamond()
     runtime = NativeRuntime()
     ready = NativeExecutor(plan, kernels, runtime=runtime)
@@ -568,8 +568,8 @@ def _thread_ids() -> set[int]:
 
 
 @needs_native
-def test_lanes_that_share_a_core_leave_it_to_each_other() -> None:
-    """They wait without spinning, as do threads that have nothing to do: these use less of the processors' time."""
+def test_lanes_that_share_a_core_wait_without_spinning() -> None:
+    """Neither they nor their idle threads spin, so they use less processor time."""
     first, second = task("0", 0, [seen("x"), seen("x")], [seen("s")]), task("1", 0, [seen("s"), seen("x")], [seen("y")])
     lanes = [[first], *([replace(second, name=str(n), writes=(seen(f"y{n}"),), waits=(Wait(0, 1),))] for n in range(3))]
     outputs = [Buffer(f"y{n}", MemorySpace.OUTPUT, 64) for n in range(3)]
@@ -727,13 +727,13 @@ def test_random_dataflow_on_random_lanes_equals_numpy() -> None:
 
 
 @both
-def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(executor: AnyExecutor) -> None:
+def test_a_cache_flush_changes_no_inputs_or_outputs(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     x, most = X.copy(), 1 << 26
     with executor(plan, kernels) as ready:
         before = resident_nbytes()
         assert len(ready.time({"x": x}, 3, flush_nbytes=most)) == 3
-        if executor is NativeExecutor:  # which keeps what it sweeps for the next time
+        if executor is NativeExecutor:  # which keeps its flush buffer for the next time
             assert resident_nbytes() - before > 0.9 * most
         np.testing.assert_array_equal(x, X)
         np.testing.assert_array_equal(ready.run({"x": x})["y"], (X + X) * (X * X))
@@ -756,7 +756,7 @@ def resident_nbytes() -> int:
 
 
 @both
-def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
+def test_one_time_is_returned_for_each_run(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     with executor(plan, kernels) as ready:
         times_us = ready.time({"x": X}, 50)

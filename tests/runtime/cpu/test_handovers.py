@@ -39,7 +39,7 @@ def dense(layers: int = 4) -> Model:
 
 
 def fresh_bytes(backend: CpuBackend, stages: Sequence[Stage]) -> list[tuple[str, int]]:
-    """Each byte of an input that a stage finds fresh, as often as one does."""
+    """Each byte of an input that a stage finds fresh, once for each such stage."""
     found = []
     for stage in stages:
         compiled = backend.compile_stage(stage)
@@ -68,7 +68,7 @@ def read_bytes(backend: CpuBackend, stages: Sequence[Stage]) -> list[tuple[str, 
 
 @pytest.mark.parametrize("model", [fire, dense])
 @pytest.mark.parametrize("baseline", [sequential, greedy])
-def test_over_the_stages_of_a_schedule_each_byte_is_handed_over_once(
+def test_each_byte_is_handed_over_once_over_all_stages_of_a_schedule(
     model: Callable[[], Model], baseline: Callable[[ComputationGraph], Schedule]
 ) -> None:
     with CpuBackend(model(), lanes=2) as backend:
@@ -76,10 +76,10 @@ def test_over_the_stages_of_a_schedule_each_byte_is_handed_over_once(
         fresh, read = fresh_bytes(backend, stages), read_bytes(backend, stages)
         assert len(fresh) == len(set(fresh))
         assert set(fresh) == set(read)
-        assert baseline is greedy or len(read) > len(set(read)), "else nothing is read twice"
+        assert baseline is greedy or len(read) > len(set(read)), "otherwise no byte is read twice"
 
 
-def test_in_the_order_of_the_graph_the_first_stage_that_reads_a_byte_finds_it_fresh() -> None:
+def test_the_first_stage_in_graph_order_that_reads_a_byte_finds_it_fresh() -> None:
     with CpuBackend(dense(), lanes=2) as backend:
         met: set[tuple[str, int]] = set()
         for stage in sequential(backend.graph).stages:
@@ -88,7 +88,7 @@ def test_in_the_order_of_the_graph_the_first_stage_that_reads_a_byte_finds_it_fr
             met |= read
 
 
-def test_of_two_readers_the_first_finds_the_tensor_fresh_and_together_they_do() -> None:
+def test_a_tensor_is_fresh_for_its_first_reader_or_for_both_together() -> None:
     with CpuBackend(fire(), lanes=2) as backend:
 
         def fresh_nbytes(*groups: tuple[str, ...]) -> int:

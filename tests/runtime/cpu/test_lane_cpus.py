@@ -25,7 +25,7 @@ FOUR = (0, 1, 2, 3)
 
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Claims of this name count in a test, and four processors that are physical cores each."""
+    """Tests use claims of this name, and four processors that are separate physical cores."""
     found = f"iosched.test.{uuid4().hex}"
     monkeypatch.delenv(SHARE_VARIABLE)
     monkeypatch.setattr(module, "PROCESS", Claims(found))
@@ -57,13 +57,13 @@ def test_processors_are_released_by_garbage_collection(name: str) -> None:
     assert taken(name) == []
 
 
-def test_another_process_has_others(name: str) -> None:
+def test_another_process_has_different_processors(name: str) -> None:
     other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
     assert LaneCpus(2).of(2) == (2, 3)
     assert other.n_shared == 0
 
 
-def test_a_lane_that_runs_alone_has_no_processor_of_its_own(name: str) -> None:
+def test_a_single_lane_claims_no_processor(name: str) -> None:
     assert LaneCpus(1).of(1) == LaneCpus(2).of(1) == (-1,)
     assert taken(name) == []
 
@@ -74,19 +74,19 @@ def test_under_a_quota_the_system_places_the_lanes(name: str, monkeypatch: pytes
     assert (cpus.of(2), cpus.is_pinned, taken(name)) == ((-1, -2), False, [])
 
 
-def test_lanes_without_processors_differ_unless_they_have_to_share(name: str) -> None:
-    """The compiled executor does not let lanes spin that share one."""
+def test_unpinned_lanes_have_different_numbers_unless_they_share_processors(name: str) -> None:
+    """Lanes with equal numbers do not spin in the compiled executor."""
     assert unpinned(4) == (-1, -2, -3, -4)
     assert unpinned(5) == (-1,) * 5
 
 
-def test_environment_variable_shares_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_lets_processes_share_processors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARE_VARIABLE, "1")
     other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
     assert LaneCpus(2).of(2) == other.cpus == (0, 1)
 
 
-def test_lanes_are_on_one_socket_and_so_is_what_prepares_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_and_the_code_that_prepares_them_run_on_one_socket(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Claims(name).take(1, FOUR, lambda cpu: frozenset((cpu,)))
     sockets = frozenset((0, 1)), frozenset((2, 3))
     monkeypatch.setattr(module, "read_topology", lambda: Topology((), sockets))
@@ -122,7 +122,7 @@ def test_one_thread_of_every_physical_core_comes_first(cpus: set[int], n_cores: 
 
 
 def test_backends_of_a_process_have_the_same_processors_until_the_last_one_closes(name: str) -> None:
-    """Another process has the first ones. Numbers above 1 need not exist: lanes then run anywhere."""
+    """Another process has the first processor. Numbers above 1 need not exist: lanes then run anywhere."""
     other = Claims(name).take(1, FOUR, lambda cpu: frozenset((cpu,)))
     model = fire()
     with CpuBackend(model, lanes=2) as backend:

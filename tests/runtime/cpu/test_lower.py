@@ -65,7 +65,7 @@ def test_every_wait_is_needed(kind: str, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sequential", "greedy", "random"])
-def test_with_barriers_a_stage_begins_when_the_one_before_is_done(kind: str) -> None:
+def test_with_barriers_a_stage_begins_after_the_previous_one(kind: str) -> None:
     model = loaded(branches())
     inputs = random_inputs(model.graph.inputs)
     schedule = {"sequential": sequential, "greedy": greedy}.get(kind, lambda graph: random_schedule(graph, 5))
@@ -73,14 +73,14 @@ def test_with_barriers_a_stage_begins_when_the_one_before_is_done(kind: str) -> 
         with Reference(model) as reference:
             expected = reference.run(inputs)
         chosen = schedule(backend.graph)
-        assert not apart(backend.lower(chosen).plan)
-        assert apart(backend.lower(chosen, barriers=True).plan)
+        assert not is_in_stage_order(backend.lower(chosen).plan)
+        assert is_in_stage_order(backend.lower(chosen, barriers=True).plan)
         compiled = backend.compile(chosen, barriers=True)
         check(compiled.lowering.plan)
         assert compare(compiled.run(inputs), expected).passed
 
 
-def apart(plan: ExecutionPlan) -> bool:
+def is_in_stage_order(plan: ExecutionPlan) -> bool:
     """Whether every task comes after all tasks of the stages before its own."""
     order = happens_before(plan.lanes)
     pairs = itertools.product(range(len(order.tasks)), repeat=2)
@@ -116,7 +116,7 @@ def swap_operands(kernels: KernelGraph) -> KernelGraph:
     return replace(kernels, nodes=tuple(nodes))
 
 
-def test_exchanging_two_operands_of_equal_size_shows_in_the_numbers() -> None:
+def test_exchanging_two_operands_of_equal_size_changes_the_outputs() -> None:
     model = loaded(branches())
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as reference:
@@ -125,7 +125,7 @@ def test_exchanging_two_operands_of_equal_size_shows_in_the_numbers() -> None:
         numbered = [[list(backend.coarse.nodes[o.name])] for o in backend.graph.operators]
         results = []
         for kernels in (backend.kernels, swap_operands(backend.kernels)):
-            # The plan is sound either way: only the numbers tell.
+            # The plan is sound either way: only the outputs differ.
             lowering = lower(kernels, place_tensors(kernels), numbered, 2, KernelCache())
             kind = NativeExecutor if available() else PythonExecutor
             executor = kind(lowering.checked, lowering.kernels)
@@ -137,7 +137,7 @@ def test_exchanging_two_operands_of_equal_size_shows_in_the_numbers() -> None:
 
 
 def test_operators_of_one_group_share_a_session() -> None:
-    """Neighbours on one lane in one stage become one task; stages stay apart so that they can be told apart."""
+    """Neighbours on one lane in one stage become one task; stages stay separate so that they can be told apart."""
     model = loaded(branches())
     with CpuBackend(model, lanes=1, invokes=False) as backend:
         apart = plan_of(backend, "sequential").lanes[0]
@@ -146,7 +146,7 @@ def test_operators_of_one_group_share_a_session() -> None:
         assert [task.stage for task in apart] == sorted(task.stage for task in apart)
 
 
-def test_a_call_that_reads_a_buffer_of_which_the_run_wrote_a_part_is_a_task_of_its_own() -> None:
+def test_a_call_that_reads_a_buffer_partly_written_by_its_session_is_a_separate_task() -> None:
     """Inside a session it would see old bytes of the Concat."""
     nodes = [
         node("Exp", ["x"], ["a"]), node("Sin", ["x"], ["b"]),
@@ -168,7 +168,7 @@ def test_arena_is_shared_by_tensors_that_do_not_live_together() -> None:
 
 
 @pytest.mark.slow
-def test_lowering_is_the_same_each_time() -> None:
+def test_lowering_is_deterministic() -> None:
     model = zoo_model("light_shufflenet")
     with CpuBackend(model, lanes=2) as one, CpuBackend(model, lanes=2) as other:
         for kind in ("sequential", "greedy", "random"):

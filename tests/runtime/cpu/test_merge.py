@@ -79,7 +79,7 @@ def test_two_convolutions_merged(
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("channels", "results"), [(3, 16), (3, 20), (8, 12), (20, 36), (17, 5), (64, 48)])
 def test_any_numbers_of_channels(batch: int, channels: int, results: int) -> None:
-    """Few enough for the plain layout, blocks filled and not: merged, or not merged but still right."""
+    """Few enough for the plain layout, blocks filled and not: merged, or not merged but still correct."""
     model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), channels, results), batch_size=batch)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, iter([("merged", merging(backend.graph, "a", "b"))]))
@@ -126,7 +126,7 @@ def test_in_order_the_merged_result_is_the_concat() -> None:
 
 
 def test_a_sum_that_was_fused_in_is_not_merged() -> None:
-    """onnxruntime folds the Add into one of the two, so they are unlike: the stage cannot be measured as a merge."""
+    """onnxruntime folds the Add into one of the two, so they differ: the stage cannot be measured as a merge."""
     proto = expand(("a", "b"), ((1, 1), (3, 3)), 16, 16)
     nodes = list(proto.graph.node)
     del proto.graph.node[:]

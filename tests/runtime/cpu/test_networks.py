@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 
 def separable_cell() -> ModelProto:
-    """A small cell as NASNet has them: Relu-SepConv units, sums that fold into them, pools, a Concat."""
+    """A small cell like those of NASNet: Relu-SepConv units, sums that fold into them, pools, a Concat."""
     nodes, weights = [], {}
 
     def separable(source: str, result: str, size: int) -> None:
@@ -72,7 +72,7 @@ def test_networks_with_branches_on_more_lanes_than_cores(name: str, batch: int, 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", ["light_inception_v2", "resnet50"])
-def test_middling_networks(name: str, batch: int) -> None:
+def test_medium_networks(name: str, batch: int) -> None:
     check_everything(zoo_model(name, batch), lanes=(2,), seeds=(4,))
 
 
@@ -110,8 +110,8 @@ def test_networks_of_large_matrices(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_inception_v2", "inception_v3"])
-def test_a_network_with_all_merged_that_may_be(name: str) -> None:
-    """Batch normalizations are folded by onnxruntime; layout changes that it puts behind convolutions stay in place."""
+def test_a_network_with_all_possible_merges(name: str) -> None:
+    """Batch normalizations are folded by onnxruntime; layout changes that it adds after convolutions stay in place."""
     model = zoo_model(name)
     with CpuBackend(model, lanes=2) as backend:
         schedule = merged_schedule(backend.graph)

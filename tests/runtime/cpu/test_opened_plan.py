@@ -85,7 +85,7 @@ def test_wrong_calls_are_errors(plan: Interface) -> None:
     assert plan.error == ""
 
 
-def test_what_cannot_be_opened_is_an_error(plan: Interface, tmp_path: Path) -> None:
+def test_invalid_files_and_options_are_errors(plan: Interface, tmp_path: Path) -> None:
     options = opened_plan._Options(8, None, 0)
     assert plan.open(tmp_path / "branches.plan", options=ctypes.byref(options)) is None
     assert plan.error == "the options of the plan have another size"
@@ -135,7 +135,7 @@ def test_threads_run_one_plan_and_have_their_own_errors(plan: Interface) -> None
     assert not np.array_equal(found[0][0], found[1][0])
 
 
-def test_a_forked_child_has_no_plan(plan: Interface) -> None:
+def test_a_forked_child_cannot_use_the_plan(plan: Interface) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -151,7 +151,7 @@ def test_a_forked_child_has_no_plan(plan: Interface) -> None:
     assert plan.describe(0)[0] == 0
 
 
-def test_a_plan_in_python(tmp_path: Path) -> None:
+def test_a_plan_runs_from_python(tmp_path: Path) -> None:
     path = tmp_path / "dynamic.plan"
     path.write_bytes(plan_of([loaded(dynamic())]))
     model = OpenedPlan(path)

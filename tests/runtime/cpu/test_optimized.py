@@ -31,7 +31,7 @@ from iosched.runtime.cpu.optimized import block_of, build_kernel_graph, in_one_o
 
 
 def convolution(channels: int) -> onnx.ModelProto:
-    """A separable convolution of so many channels."""
+    """A separable convolution of `channels` channels."""
     weights = {"d": np.ones((channels, 1, 3, 3), np.float32), "p": np.ones((channels, channels, 1, 1), np.float32)}
     graph = make_graph(
         [
@@ -48,7 +48,7 @@ def convolution(channels: int) -> onnx.ModelProto:
 
 
 def by_onnxruntime(model: onnx.ModelProto, folder: Path, *, blocks: bool) -> onnx.ModelProto:
-    """What onnxruntime makes of a model; without `blocks`, as where it has no kernels for them."""
+    """The model as onnxruntime optimizes it; without `blocks`, as on a machine without kernels for them."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(folder / f"{blocks}.onnx")
@@ -75,7 +75,7 @@ def test_without_blocks_no_channels_are_added(monkeypatch: pytest.MonkeyPatch) -
     assert not any("aligned" in name for name in made.graph.names)
 
 
-def test_a_graph_that_was_derived_is_refused_without_blaming_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_derived_graph_is_reported_as_a_bug_in_iosched(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(convolution(9).SerializeToString())
 
     def broken(graph: EditableGraph) -> None:
@@ -88,8 +88,8 @@ def test_a_graph_that_was_derived_is_refused_without_blaming_the_model(monkeypat
     assert "This is a bug in iosched, not in the model" in str(raised.value)
 
 
-def test_a_model_that_onnxruntime_refuses_is_blamed() -> None:
-    relu = make_node("Relu", ["x"], ["y"])  # onnxruntime has no kernel for these numbers
+def test_a_model_that_onnxruntime_refuses_is_invalid() -> None:
+    relu = make_node("Relu", ["x"], ["y"])  # onnxruntime has no kernel for this type
     x, y = (make_tensor_value_info(name, TensorProto.INT16, [2]) for name in "xy")
     made = make_model(make_graph([relu], "small", [x], [y]), opset_imports=[make_opsetid("", 17)], ir_version=8)
     with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model"):
@@ -132,14 +132,14 @@ def renamed(nodes: Sequence[onnx.NodeProto], kept: Sequence[str]) -> list[onnx.N
 
 
 def shape(nodes: Sequence[onnx.NodeProto]) -> list[tuple[object, ...]]:
-    """What the nodes are and which of them read which, whatever their tensors are called."""
+    """The types of the nodes and which nodes read which, independent of tensor names."""
     place = {name: (index, number) for index, node in enumerate(nodes) for number, name in enumerate(node.output)}
     return [(node.op_type, *(place.get(name) for name in node.input)) for node in nodes]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @given(seed=st.integers(0, 2**32))
-def test_nodes_of_any_order_and_any_names_get_the_same_order(network: str, seed: int) -> None:
+def test_the_order_does_not_depend_on_node_order_or_names(network: str, seed: int) -> None:
     nodes, outputs = optimized_nodes(network)
     other = renamed(shuffled(nodes, seed), outputs)
     assert shape(in_one_order(other, outputs)) == shape(in_one_order(nodes, outputs))
@@ -162,8 +162,8 @@ def test_unneeded_nodes_come_last() -> None:
     assert [node.op_type for node in in_one_order(nodes, ["y"])] == ["Abs", "Relu"]
 
 
-def test_a_model_that_is_opened_again_has_the_same_stages() -> None:
-    """Each of both convolutions was the first to read the input in about half of the openings."""
+def test_a_model_has_the_same_operator_keys_each_time_it_is_opened() -> None:
+    """Each of the two convolutions used to be the first reader in about half of the openings."""
     model = load_model(branches().SerializeToString(), name="branches")
     found = set()
     with ProfileDatabase(":memory:") as database:

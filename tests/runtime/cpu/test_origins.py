@@ -65,14 +65,14 @@ def test_merged_task_belongs_to_all_its_operators() -> None:
     assert {origin.operators for origin in named(runs, "g1")} == {("g1",)}
 
 
-def test_a_session_is_of_all_its_operators() -> None:
+def test_a_session_belongs_to_all_its_operators() -> None:
     _, runs = traced(in_a_session, native=True)
     (session,) = named(runs, "g1")
     assert session.operators == ("gs", "g1", "g3", "gc")
     assert session.stage == 4
 
 
-def test_groups_side_by_side_are_on_lanes_of_their_own() -> None:
+def test_concurrent_groups_are_on_different_lanes() -> None:
     def side_by_side(graph: ComputationGraph) -> Schedule:
         del graph
         pair = Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))

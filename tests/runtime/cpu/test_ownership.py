@@ -23,7 +23,7 @@ node = helper.make_node
 
 
 def graph_of(edges: dict[str, tuple[str, ...]], outputs: tuple[str, ...]) -> ComputationGraph:
-    """Operators named by their outputs; what is no operator is an input."""
+    """Operators named by their outputs; all other names are inputs."""
     operators = tuple(Operator(name, name.upper(), (name,), reads, (name,)) for name, reads in edges.items())
     inputs = dict.fromkeys(n for reads in edges.values() for n in reads if n not in edges)
     specs = tuple(TensorSpec(name, "float32", (4,)) for name in inputs)
@@ -81,7 +81,7 @@ def test_without_fusion_units_are_operators() -> None:
     assert coarse.nodes == {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
 
 
-def test_operators_fused_into_one_node_are_free() -> None:
+def test_an_operator_fused_into_its_reader_joins_the_unit_of_its_input() -> None:
     """b disappears into d; its unit is joined to what it reads."""
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("BD", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
@@ -97,7 +97,7 @@ def test_an_operator_without_a_node_joins_the_last_that_it_depends_on() -> None:
     assert len(coarse.units.graph.operators) == 3
 
 
-def test_a_node_between_two_of_another_operator_makes_one_unit() -> None:
+def test_an_operator_between_two_nodes_of_another_shares_its_unit() -> None:
     """The optimized nodes of b and c need each other's results, so no stage can hold one without the other."""
     nodes = [
         node("A", ["x"], ["a"]),
@@ -123,7 +123,7 @@ def test_a_tensor_of_unknown_size_joins_its_writer_and_reader() -> None:
     assert set(coarse.units.members[coarse.units.unit_of["b"]]) == {"b", "d"}
 
 
-def test_a_unit_of_the_users_grows_until_no_circle_is_left() -> None:
+def test_a_requested_unit_grows_until_there_is_no_cycle() -> None:
     """b and d are one unit here, so one of a and b has d as well, and c, which lies between a and d."""
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes, dynamic=("b",), asked=(("b", "a"),))
@@ -131,7 +131,7 @@ def test_a_unit_of_the_users_grows_until_no_circle_is_left() -> None:
 
 
 @pytest.mark.parametrize("name", ["b_nchwc", "b_token_12", "b_nchwc_token_3", "b/MatmulTransposeFusion/", "b_fused"])
-def test_decorated_names_are_known(name: str) -> None:
+def test_decorated_node_names_are_mapped_to_their_operators(name: str) -> None:
     nodes = [
         node("A", ["x"], ["a"]),
         node("C", ["a"], ["c"]),
@@ -141,7 +141,7 @@ def test_decorated_names_are_known(name: str) -> None:
     assert coarse_of(DIAMOND, nodes).nodes["b"] == (2,)
 
 
-def test_a_node_of_unknown_origin_goes_with_what_it_reads_or_else_with_its_reader() -> None:
+def test_a_node_of_unknown_origin_joins_its_producer_or_else_its_reader() -> None:
     nodes = [
         node("Cast", ["x"], ["from_input"]),
         node("A", ["from_input"], ["a"]),
@@ -195,7 +195,7 @@ def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
 
 
 def test_divisions_follow_their_groups_and_are_dropped_for_other_groups() -> None:
-    """A stranger may list groups in any order; b has no node of its own, and runs with a."""
+    """Another tool may list groups in any order; b has no node, and runs with a."""
     nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
     swapped = Stage(Strategy.CONCURRENT, (("c",), ("b",)), division=Division(3, ((0,), (1, 2))))
     around = Stage(Strategy.CONCURRENT, (("a",),)), Stage(Strategy.CONCURRENT, (("d",),))
@@ -209,7 +209,7 @@ def test_divisions_follow_their_groups_and_are_dropped_for_other_groups() -> Non
 
 
 def test_readers_of_a_unit_wait_for_its_last_operator() -> None:
-    """b has no node of its own and runs with a; c, placed between the two, moves behind them."""
+    """b has no node and runs with a; c, placed between the two, moves after them."""
     nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
     coarse = coarse_of(DIAMOND, nodes)
     stages = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in ("a", "c", "b", "d"))

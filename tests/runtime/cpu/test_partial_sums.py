@@ -32,7 +32,7 @@ def model_of(
     after: str = "",
     summed: bool = False,
 ) -> Model:
-    """A convolution of a computed image, an activation after it, and perhaps a sum that onnxruntime takes into it."""
+    """A convolution of a computed image, an activation after it, and perhaps a sum that onnxruntime fuses into it."""
     weights = {"f": weight(channels, 3, 1, 1), "w": weight(results, channels, kernel, kernel), "b": weight(results)}
     nodes = [
         node("Conv", ["x", "f"], ["i"]),
@@ -51,7 +51,7 @@ def model_of(
 
 
 def steps_of(model: Model, lanes: int) -> int:
-    """The most steps that a node is done in."""
+    """The largest number of steps of a node."""
     with CpuBackend(model, lanes=lanes) as backend:
         check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, [0])]))
         return max(len(split_sum(backend.kernels, index, lanes)) for index in range(len(backend.kernels.nodes)))
@@ -63,7 +63,7 @@ def test_each_core_sums_over_some_of_the_channels(after: str, steps: int, bias: 
     assert steps_of(model_of(128 * WIDER, 2 * BLOCK, bias=bias, after=after), lanes=2) == steps
 
 
-def test_one_block_of_results_that_could_not_be_cut() -> None:
+def test_a_single_block_of_results_is_summed_in_parts() -> None:
     model = model_of(64 * WIDER, BLOCK)
     assert steps_of(model, lanes=2) == 2
     with CpuBackend(model, lanes=2) as backend:
@@ -72,7 +72,7 @@ def test_one_block_of_results_that_could_not_be_cut() -> None:
 
 
 @pytest.mark.parametrize("after", ["", "Relu"])
-def test_a_sum_that_was_taken_in(after: str) -> None:
+def test_a_convolution_with_a_fused_sum_is_summed_in_parts(after: str) -> None:
     assert steps_of(model_of(128 * WIDER, 2 * BLOCK, after=after, summed=True), lanes=2) > 1
 
 
@@ -87,11 +87,11 @@ def test_a_sum_that_was_taken_in(after: str) -> None:
     ],
     ids=["results enough for all cores", "little work", "short sums", "one block read", "batches"],
 )
-def test_others_are_split_as_before(model: Model) -> None:
+def test_other_convolutions_are_not_summed_in_parts(model: Model) -> None:
     assert steps_of(model, lanes=2) == 0
 
 
-def test_a_group_with_fewer_cores_than_there_are_splits_as_before() -> None:
+def test_a_group_with_fewer_cores_than_lanes_does_not_sum_in_parts() -> None:
     with CpuBackend(model_of(128, 32), lanes=3) as backend:
         parts = [index for index in range(len(backend.kernels.nodes)) if split_sum(backend.kernels, index, 3)]
         assert [len(split_sum(backend.kernels, index, 2)) for index in parts] == [0]

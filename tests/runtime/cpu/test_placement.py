@@ -153,7 +153,7 @@ def reshape_of_an_output() -> onnx.ModelProto:
 
 
 def reshape_before_concat() -> onnx.ModelProto:
-    """What moves into the Concat is the tensor that the reshape looks at."""
+    """The tensor that the reshape views moves into the Concat."""
     nodes = [*TWO, node("Flatten", ["a"], ["f"]), node("Flatten", ["b"], ["g"]), concat("f", "g", "f")]
     return proto_of(nodes, {"x": SHAPE}, ["y"])
 
@@ -213,7 +213,7 @@ def test_at_larger_batches_a_concat_of_channels_is_a_kernel() -> None:
     assert elided(proto_of([*TWO, first_axis], {"x": (2, 4, 3, 3)}, ["y"])) == ["Concat"]
 
 
-def test_operands_lie_one_behind_the_other() -> None:
+def test_operands_are_adjacent_in_the_buffer_of_the_concat() -> None:
     _, placement = placed(two_operands())
     places = {name: (view.buffer, view.offset, view.nbytes) for name, view in placement.views.items()}
     assert places["a"] == ("y", 0, 144)

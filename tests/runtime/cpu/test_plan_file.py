@@ -1,4 +1,4 @@
-"""Plan files: what is written runs bit by bit like the model, and no other bytes are opened as if they were that."""
+"""Plan files: a written plan computes the bits of its model, and no other bytes are opened as a plan."""
 
 from __future__ import annotations
 
@@ -93,25 +93,25 @@ def test_a_changed_byte_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 7, 47, 48, 4096, -8, -1])
-def test_a_part_of_a_file_is_an_error(left: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error(left: int, tmp_path: Path) -> None:
     check_refused(plan_of([loaded(branches())])[:left], tmp_path, "not a plan file|incomplete")
 
 
-def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_or_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path, text in ((tmp_path, "not a plan file"), (tmp_path / "none", "No such file")):
         with pytest.raises(ExecutionError, match=text):
             OpenedPlan(path)
 
 
-def test_a_plan_is_for_one_version_of_onnxruntime(tmp_path: Path) -> None:
+def test_a_plan_for_another_version_of_onnxruntime_is_refused(tmp_path: Path) -> None:
     check_refused(plan_of([loaded(branches())], version="1.2.3"), tmp_path, r"for onnxruntime 1\.2\.3, not ")
 
 
-def test_a_plan_needs_its_cores(tmp_path: Path) -> None:
+def test_a_plan_for_more_cores_than_available_is_refused(tmp_path: Path) -> None:
     check_refused(plan_of([loaded(branches())], lanes=1000), tmp_path, "needs 1000 cores, but may use ")
 
 
-def test_a_plan_is_for_a_kind_of_processor(tmp_path: Path) -> None:
+def test_a_plan_for_other_processor_instructions_is_refused(tmp_path: Path) -> None:
     seed = seeds()["branches"]
     library_of_ours = library.compiled()
     assert library_of_ours is not None
@@ -121,21 +121,21 @@ def test_a_plan_is_for_a_kind_of_processor(tmp_path: Path) -> None:
 
 
 def test_names_may_be_any_bytes(tmp_path: Path) -> None:
-    """What Python cannot decode stays distinct."""
+    """Names that Python cannot decode stay distinct."""
     seed = seeds()["dynamic"]
     plan = opened(seed.file(bytes(seed.head).replace(b"unused\0\0", b"unus\xffd\0\0")), tmp_path)
     assert [spec.name for spec in plan.programs[0].inputs] == ["x", "unus\udcffd"]
 
 
 def test_two_outputs_of_one_name_are_an_error(tmp_path: Path) -> None:
-    """Python would give both the memory of one."""
+    """Python would give both the same memory."""
     seed = seeds()["dynamic"]
     head = bytes(seed.head).replace(struct.pack("<q8s", 4, b"same"), struct.pack("<q8sq", 1, b"y", 0)[:16])
     check_refused(seed.file(head), tmp_path, "of one name")
 
 
 def test_a_text_with_a_nul_is_an_error(tmp_path: Path) -> None:
-    """onnxruntime would infer shapes with all of it, and run with what is before."""
+    """onnxruntime would infer shapes with all of it, and run with the part before the NUL."""
     seed = seeds()["shaped"]
     good, bad = struct.pack("<q8s", 6, b"linear"), struct.pack("<q8s", 7, b"linear")
     assert seed.head.count(good) == 1
@@ -181,8 +181,8 @@ def test_models_of_kernels_are_checked(change: Change, match: str, tmp_path: Pat
     check_refused(seed.with_model(0, proto.SerializeToString()), tmp_path, match)
 
 
-def test_fields_cannot_hide(tmp_path: Path) -> None:
-    """Protobuf drops the upper bits of the number of a field: this one is a node."""
+def test_oversized_field_numbers_are_refused(tmp_path: Path) -> None:
+    """Protobuf drops the upper bits of a field number: this field would be read as a node."""
     seed = seeds()["matmul"]
     (at, length), *_ = seed.models
     node = onnx.helper.make_node("Run", [], [], domain="com.example").SerializeToString()
@@ -192,7 +192,7 @@ def test_fields_cannot_hide(tmp_path: Path) -> None:
     check_refused(seed.with_model(0, model), tmp_path, "a model in the plan is broken")
 
 
-def test_a_model_is_an_onnx_model_whatever_its_first_bytes_are(tmp_path: Path) -> None:
+def test_a_model_that_begins_like_the_ort_format_is_opened_as_onnx(tmp_path: Path) -> None:
     """onnxruntime takes a model with ORTM at this place for one of its own format, which is not checked."""
     seed = seeds()["matmul"]
     (at, length), *_ = seed.models
@@ -276,7 +276,7 @@ def test_an_attribute_may_not_be_given_twice() -> None:
     assert inferred(NativeRuntime().opened(), [replace(node, attributes=node.attributes * 2)]) == [False]
 
 
-def test_ratios_of_a_resize_are_kept_only_in_sessions() -> None:
+def test_a_resize_that_keeps_ratios_needs_a_session() -> None:
     """onnxruntime infers a width of 4, and computes one of 2."""
     for policy, width in (("stretch", 2), ("not_smaller", 4)):
         view, attributes = seen(1, 2, 7, width), {"axes": [-2, 3], "keep_aspect_ratio_policy": policy}
@@ -285,15 +285,15 @@ def test_ratios_of_a_resize_are_kept_only_in_sessions() -> None:
         assert inferred(NativeRuntime().opened(), [node]) == [policy == "stretch"]
 
 
-def test_a_resize_of_old_needs_a_session() -> None:
-    """Without one, onnxruntime reads inputs that it does not have."""
+def test_a_resize_of_opset_10_needs_a_session() -> None:
+    """Without one, onnxruntime reads inputs that do not exist."""
     node = called("Resize", [seen(1, 1, 2, 2)], seen(1, 1, 4, 4), version=10, mode="nearest")
     node = replace(node, sources=(0, -2), constants=(np.float32([1, 1, 2, 2]),))
     assert inferred(NativeRuntime().opened(), [node]) == [False]
 
 
-def test_outputs_of_a_split_are_counted() -> None:
-    """Or else inferring their shapes ends the process."""
+def test_a_split_with_a_wrong_number_of_outputs_is_refused() -> None:
+    """Otherwise inferring their shapes ends the process."""
     node = called("Split", [seen(2, 7)], seen(2, 7), version=18, axis=1, num_outputs=1)
     assert inferred(NativeRuntime().opened(), [node, replace(node, writes=(seen(2, 7),) * 3)]) == [True, False]
 
@@ -336,7 +336,7 @@ def test_only_floats_are_added_in_place(dtype: str, good: bool, tmp_path: Path) 
 
 
 @pytest.mark.skipif(bool(plan_files.why_not()), reason=plan_files.why_not())
-def test_no_file_does_harm(tmp_path: Path) -> None:
+def test_no_fuzzed_file_causes_a_fault(tmp_path: Path) -> None:
     """The first files of benchmarks/fuzz_plans.py."""
     found = list(plan_files.outcomes(plan_files.build_driver(tmp_path), range(400)))
     assert [each for each in found if each.is_fault] == []

@@ -61,7 +61,7 @@ def test_without_openvino_the_error_names_the_package(monkeypatch: pytest.Monkey
         CpuDevice().check(OpenSettings(precision="bf16"))
 
 
-def test_facts_have_them() -> None:
+def test_cpu_facts_list_the_precisions() -> None:
     facts = cpu_facts()
     assert facts.values["precisions"] == list(precision.precisions())
     assert dict(facts.rows)["precisions"] == ", ".join(precision.precisions())

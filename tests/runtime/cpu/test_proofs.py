@@ -131,7 +131,7 @@ def test_operators_shaped_by_computed_operands_keep_their_session() -> None:
 
 
 @pytest.mark.parametrize(("opset", "scales"), [(10, 1), (11, 2)])
-def test_a_resize_of_old_keeps_its_session(opset: int, scales: int) -> None:
+def test_a_resize_of_opset_10_keeps_its_session(opset: int, scales: int) -> None:
     """Without one, onnxruntime crashes."""
     inputs = ["x", "", "s"] if scales == 2 else ["x", "s"]
     node, constants = make_node("Resize", inputs, ["y"], mode="nearest"), {"s": np.float32([1, 1, 2, 2])}
@@ -140,7 +140,7 @@ def test_a_resize_of_old_keeps_its_session(opset: int, scales: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [None, (0, 3)])
-def test_views_of_unknown_size_or_none_keep_their_session(shape: tuple[int, ...] | None) -> None:
+def test_views_of_unknown_or_zero_size_keep_their_session(shape: tuple[int, ...] | None) -> None:
     views = [{name: View(name, "float32", shape)} for name in ("x", "y")]
     assert invoked_node(make_node("Relu", ["x"], ["y"]), {"": 17}, *views, {}) is None
 
@@ -151,7 +151,7 @@ def test_versions_and_attributes_are_those_of_the_operator_set() -> None:
     assert of("optional operands left out").sources == (0, -1, -2)
 
 
-def test_other_numbers_to_compute_with_make_no_other_signature_and_other_numbers_that_shape_do() -> None:
+def test_only_constants_that_determine_shapes_change_the_signature() -> None:
     node, reads, writes, constants = CASES["convolution"]
     other = invoked(node, floats(reads), floats(writes), {"w": 2 * constants["w"]})
     assert other.signature == of("convolution").signature
@@ -163,30 +163,30 @@ def test_other_numbers_to_compute_with_make_no_other_signature_and_other_numbers
     assert other.signature != of("optional operands left out").signature
 
 
-def test_a_missing_attribute_is_found(runtime: NativeRuntime) -> None:
+def test_a_missing_attribute_is_rejected(runtime: NativeRuntime) -> None:
     only = (make_attribute("kernel_shape", [2, 2]),)
     with pytest.raises(ExecutionError, match="auto_pad"):
         is_proven(runtime, "pool", replace(of("pool"), attributes=only))
 
 
-def test_another_value_of_an_attribute_is_found(runtime: NativeRuntime) -> None:
+def test_a_changed_attribute_value_is_rejected(runtime: NativeRuntime) -> None:
     other = (make_attribute("axis", 1),)
     assert not is_proven(runtime, "softmax", replace(of("softmax"), attributes=other))
 
 
-def test_another_version_is_found(runtime: NativeRuntime) -> None:
+def test_another_operator_version_is_rejected(runtime: NativeRuntime) -> None:
     with pytest.raises(ExecutionError, match=r"(?i)version"):
         is_proven(runtime, "relu", replace(of("relu"), version=17))
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 5, 4), (1, 8, 3, 3)])
-def test_another_shape_is_found_before_anything_is_written(runtime: NativeRuntime, shape: tuple[int, ...]) -> None:
+def test_a_wrong_output_shape_is_rejected(runtime: NativeRuntime, shape: tuple[int, ...]) -> None:
     node, reads, _, _ = CASES["pool"]
     changed = invoked(node, floats(reads), floats({"y": shape}), {})
     assert not is_proven(runtime, "pool", changed)
 
 
-def test_a_kernel_of_another_type_is_found(runtime: NativeRuntime) -> None:
+def test_a_kernel_of_another_type_is_rejected(runtime: NativeRuntime) -> None:
     with pytest.raises(ExecutionError):
         is_proven(runtime, "relu", replace(of("relu"), constraints={"T": onnx.TensorProto.BOOL}))
     doubles = {name: replace(view, dtype="float64") for name, view in floats({"x": (8,), "y": (8,)}).items()}
@@ -196,7 +196,7 @@ def test_a_kernel_of_another_type_is_found(runtime: NativeRuntime) -> None:
     assert not proven(lent(runtime), [candidate(runtime, program, said)])
 
 
-def test_an_operator_of_any_number_of_operands_that_is_let_through_is_found(runtime: NativeRuntime) -> None:
+def test_an_incorrectly_described_variadic_operator_is_rejected(runtime: NativeRuntime) -> None:
     node = make_node("Max", ["x", "z"], ["y"])
     two, one = floats({"x": (8,), "z": (8,)}), floats({"y": (8,)})
     add = invoked(make_node("Add", ["x", "z"], ["y"]), two, one, {})
@@ -204,7 +204,7 @@ def test_an_operator_of_any_number_of_operands_that_is_let_through_is_found(runt
     assert not proven(lent(runtime), [candidate(runtime, program_of(node, two, one, {}), said)])
 
 
-def test_one_that_fails_takes_no_other_with_it(runtime: NativeRuntime) -> None:
+def test_an_operator_that_fails_does_not_affect_the_others(runtime: NativeRuntime) -> None:
     node, reads, _, _ = CASES["pool"]
     wrong = invoked(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
     program = program_of(node, floats(reads), floats({"y": (1, 8, 3, 3)}), {})
@@ -217,7 +217,7 @@ def test_one_that_fails_takes_no_other_with_it(runtime: NativeRuntime) -> None:
     assert found == {each.signature for each in good.values()}
 
 
-def test_one_that_fails_while_it_is_timed_keeps_its_session(
+def test_an_operator_that_fails_while_timed_keeps_its_session(
     runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proofs, "_same", lambda runtime, batch: list(batch))
@@ -233,7 +233,7 @@ def test_operators_slower_without_session_keep_it(runtime: NativeRuntime, monkey
 
 
 @pytest.fixture
-def believing(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything counts as proven."""
 
     def believed(_: RuntimeHandle, candidates: list[proofs.ProofCandidate]) -> frozenset[bytes]:
@@ -243,7 +243,7 @@ def believing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ready(case: str, shape: tuple[int, ...], result: tuple[int, ...]) -> NativeExecutor:
-    """An executor of one operator, which a plan has on views of these shapes."""
+    """An executor of one operator, in a plan with views of these shapes."""
     node, reads, writes, constants = CASES[case]
     program = program_of(node, floats(reads), floats(writes), constants)
     views = floats({"x": shape, "y": result})
@@ -253,14 +253,14 @@ def ready(case: str, shape: tuple[int, ...], result: tuple[int, ...]) -> NativeE
     return NativeExecutor(plan, [replace(program, invoked=of(case))])
 
 
-@pytest.mark.usefixtures("believing")
+@pytest.mark.usefixtures("everything_proven")
 @pytest.mark.parametrize("shape", [(4, 4), (8, 6, 6), (1, 8, 6, 7)])
 def test_views_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ExecutionError, match="another type or shape"):
         ready("relu", shape, shape)
 
 
-@pytest.mark.usefixtures("believing")
+@pytest.mark.usefixtures("everything_proven")
 def test_failing_operator_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fifteen = make_node("Reshape", ["x", "s"], ["y"]), {"x": (4, 4)}, {"y": (16,)}, {"s": np.array([15], np.int64)}
     monkeypatch.setitem(CASES, "reshape", fifteen)
@@ -275,14 +275,14 @@ def _called(compiled: CompiledModel) -> set[bool]:
     return {kernel.invoked is not None for kernel in compiled.executor.kernels}
 
 
-def test_a_backend_can_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_without_sessions_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(branches())
     for invokes in (True, False):
         with CpuBackend(model, invokes=invokes) as backend:
             assert invokes in _called(backend.compile(sequential(backend.graph)))
 
 
-def test_an_onnxruntime_that_has_no_such_operators_runs_everything_in_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_onnxruntime_too_old_for_invoking_operators_uses_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_: RuntimeHandle) -> None:
         raise ExecutionError("too old")
 
@@ -337,7 +337,7 @@ def test_processes_end_and_fork_as_with_sessions(then: str) -> None:
 
 
 @pytest.mark.slow
-def test_eight_threads_run_four_models_that_share_operators_for_a_while() -> None:
+def test_eight_threads_run_four_models_that_share_operators() -> None:
     model = loaded(branches())
     inputs = random_inputs(model.graph.inputs)
     with ExitStack() as stack:
@@ -358,7 +358,7 @@ def _bits(outputs: Mapping[str, np.ndarray]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in outputs.items()}
 
 
-def test_proofs_are_kept_for_the_next_process_and_broken_lines_are_passed_over(
+def test_proofs_are_kept_for_later_backends_and_malformed_lines_are_ignored(
     runtime: NativeRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

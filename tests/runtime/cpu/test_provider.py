@@ -183,17 +183,17 @@ def test_any_change_of_the_model_changes_the_digest(change: str, level: Any, rec
 
 
 @pytest.mark.parametrize("other", [{"dtype": TensorProto.DOUBLE}, {"opset": 13}], ids=["type", "version"])
-def test_types_and_versions_count(other: dict[str, int], recorded: Any) -> None:
+def test_types_and_versions_change_the_digest(other: dict[str, int], recorded: Any) -> None:
     first, second = (proto_of([node("Relu", ["x"], ["y"])], {"x": [2]}, ["y"], **each) for each in ({}, other))
     assert recorded(first) != recorded(second)
 
 
-def test_a_scalar_is_no_tensor_of_unknown_rank(recorded: Any) -> None:
+def test_a_scalar_and_a_tensor_of_unknown_rank_have_different_digests(recorded: Any) -> None:
     first, second = (proto_of([node("Relu", ["x"], ["y"])], {"x": shape}, ["y"]) for shape in ([], None))
     assert recorded(first) != recorded(second)
 
 
-def test_two_values_that_are_computed_alike_are_told_apart(recorded: Any) -> None:
+def test_values_of_equal_nodes_are_distinguished(recorded: Any) -> None:
     nodes = [node("RandomNormal", [], [name], shape=[2]) for name in "ab"]
     same, different = (
         proto_of([*nodes, node("Add", [*names], ["y"])], {"x": [2]}, ["y", "a", "b"]) for names in ("aa", "ab")
@@ -201,7 +201,7 @@ def test_two_values_that_are_computed_alike_are_told_apart(recorded: Any) -> Non
     assert recorded(same) != recorded(different)
 
 
-def test_it_counts_which_value_an_output_is(recorded: Any) -> None:
+def test_the_digest_depends_on_which_value_an_output_is(recorded: Any) -> None:
     first, second = (
         proto_of([node(kind, ["x"], [name]) for kind, name in each], {"x": [2]}, ["y", "z"])
         for each in ([("Relu", "y"), ("Neg", "z")], [("Relu", "z"), ("Neg", "y")])
@@ -220,7 +220,7 @@ def test_the_digest_does_not_depend_on_the_way_a_model_is_opened(recorded: Any, 
     assert len(digest) == 16
 
 
-def test_names_and_order_inside_the_model_do_not_count(recorded: Any) -> None:
+def test_inner_names_and_the_order_of_weights_do_not_change_the_digest(recorded: Any) -> None:
     before, after = every_kind(), every_kind()
     renamed("m", "product")(after.graph)
     after.graph.node[0].name = "first"
@@ -230,7 +230,7 @@ def test_names_and_order_inside_the_model_do_not_count(recorded: Any) -> None:
     assert recorded(before) == recorded(after)
 
 
-def test_a_number_that_an_exporter_left_out_is_zero(recorded: Any) -> None:
+def test_an_omitted_attribute_value_is_zero(recorded: Any) -> None:
     zero, left_out = (proto_of([node("Flatten", ["x"], ["y"], axis=0)], {"x": [2, 3]}, ["y"]) for _ in range(2))
     left_out.graph.node[0].attribute[0].ClearField("i")
     assert recorded(zero) == recorded(left_out)
@@ -306,7 +306,7 @@ def sequence() -> onnx.ModelProto:
         (sequence, "an input of the graph is not a tensor"),
     ],
 )
-def test_what_no_digest_covers_has_none(build: Any, reason: str, recorded: Any, tmp_path: Path) -> None:
+def test_models_that_digests_do_not_cover_have_none(build: Any, reason: str, recorded: Any, tmp_path: Path) -> None:
     assert recorded(build(), NONE) == [reason]
     onnx.save(build(), tmp_path / "model.onnx")
     with pytest.raises(InvalidModelError, match=f"model.onnx has no digest: {reason}"):
@@ -321,7 +321,7 @@ def test_a_session_outlives_the_registration() -> None:
     del session
 
 
-def test_both_digests_of_a_model_are_found_without_a_trace(recorded: Any, tmp_path: Path) -> None:
+def test_both_digests_of_a_model_are_computed_without_leaving_a_device(recorded: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(proto_of([node("Identity", ["x"], ["a"]), node("Relu", ["a"], ["y"])], {"x": [2]}, ["y"]), path)
     before = len(ort.get_ep_devices())
@@ -331,7 +331,7 @@ def test_both_digests_of_a_model_are_found_without_a_trace(recorded: Any, tmp_pa
     assert len(ort.get_ep_devices()) == before
 
 
-def test_a_model_that_onnxruntime_leaves_as_it_is_has_one_digest(tmp_path: Path) -> None:
+def test_a_model_that_onnxruntime_does_not_change_has_one_digest(tmp_path: Path) -> None:
     onnx.save(proto_of([node("Relu", ["x"], ["y"])], {"x": [2]}, ["y"]), tmp_path / "model.onnx")
     assert len(provider.graph_digests(tmp_path / "model.onnx")) == 1
 
@@ -343,12 +343,12 @@ def test_a_broken_model_has_no_digest(tmp_path: Path) -> None:
         provider.graph_digests(path)
 
 
-def test_the_path_is_of_a_file() -> None:
+def test_the_plugin_path_is_the_absolute_path_of_a_file() -> None:
     assert Path(provider.plugin_path()).is_absolute()
     assert Path(provider.plugin_path()).is_file()
 
 
-def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "load_onnxruntime", lambda: SimpleNamespace(__version__="1.22.1"))
     with pytest.raises(DeviceError, match=r"onnxruntime 1\.23 or newer, not 1\.22\.1; .* pip install -U '\.\[cpu\]'"):
         provider.plugin_path()

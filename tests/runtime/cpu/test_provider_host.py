@@ -47,7 +47,7 @@ def test_a_program_runs_a_plan_and_ends(host: Path, tmp_path: Path, lanes: int, 
         assert found.stdout == own.run({"x": X})["y"].tobytes()
 
 
-def test_without_its_plan_the_program_is_told_why(host: Path, tmp_path: Path) -> None:
+def test_without_its_plan_the_program_reports_the_reason(host: Path, tmp_path: Path) -> None:
     path = export(optimized_file(tmp_path / "m.iosched.onnx", branches()), tmp_path / "out", threads=1).model
     path.with_suffix(".plan").unlink()
     found = run(host, path)

@@ -64,7 +64,7 @@ def plain(source: Path | bytes) -> Any:
     return onnxruntime.InferenceSession(own, providers=[CPU])
 
 
-def test_all_nodes_run_as_one_by_the_plan_with_its_bits(path: Path) -> None:
+def test_the_plan_runs_all_nodes_as_one_with_the_same_bits(path: Path) -> None:
     session = opened(path, strict=True)
     with iosched.load(path) as own:
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], own.run({"x": X})["y"])
@@ -72,7 +72,7 @@ def test_all_nodes_run_as_one_by_the_plan_with_its_bits(path: Path) -> None:
     assert len(session.get_provider_graph_assignment_info()) == 1
 
 
-def test_it_is_a_provider_among_others(path: Path) -> None:
+def test_iosched_can_be_named_in_the_list_of_providers(path: Path) -> None:
     session = onnxruntime.InferenceSession(str(path), providers=["iosched", CPU])
     np.testing.assert_allclose(session.run(None, {"x": X})[0], plain(path).run(None, {"x": X})[0], rtol=1e-5, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_a_model_from_bytes_needs_the_path_of_its_plan(path: Path) -> None:
     assert providers(opened(path.read_bytes())) == {CPU}
 
 
-def test_several_batch_sizes_run_by_their_programs_and_others_on_plain_onnxruntime(tmp_path: Path) -> None:
+def test_exported_batch_sizes_run_by_the_plan_and_others_on_plain_onnxruntime(tmp_path: Path) -> None:
     made = iosched.optimize_batches(data(branches("n")), (1, 3), device="cpu", budget=1, threads=2)
     made.save(tmp_path / "s.onnx")
     path = export(tmp_path / "s.onnx", tmp_path / "out", threads=2).model
@@ -101,7 +101,7 @@ def test_several_batch_sizes_run_by_their_programs_and_others_on_plain_onnxrunti
     assert providers(opened(path.read_bytes(), plan=path.with_suffix(".plan"))) == {CPU}
 
 
-def test_a_model_that_changes_under_a_session_is_not_read_again(tmp_path: Path) -> None:
+def test_a_model_file_that_changes_during_a_session_is_not_read_again(tmp_path: Path) -> None:
     iosched.optimize_batches(data(branches("n")), (1,), device="cpu", budget=1, threads=1).save(tmp_path / "s.onnx")
     path = export(tmp_path / "s.onnx", tmp_path / "out", threads=1).model
     session = opened(path)
@@ -177,7 +177,7 @@ DECLINED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", DECLINED)
-def test_a_plan_that_does_not_fit_is_a_warning_and_plain_onnxruntime(
+def test_an_unsuitable_plan_falls_back_to_onnxruntime_with_one_warning(
     path: Path, case: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     change, reason = DECLINED[case]
@@ -198,7 +198,7 @@ def test_a_plan_that_needs_more_threads_than_allowed_is_not_used(path: Path, cap
     assert providers(opened(path, threads=2, pin=1)) == {"iosched"}
 
 
-def test_a_model_without_plan_is_left_alone_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_plan_runs_on_onnxruntime_silently(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.onnx").write_bytes(data(branches()))
     assert providers(opened(tmp_path / "m.onnx")) == {CPU}
     assert "iosched" not in capfd.readouterr().err
@@ -269,7 +269,7 @@ def test_a_forked_child_gets_an_error(path: Path) -> None:
     def child(results: Any) -> None:
         try:
             session.run(None, {"x": X})
-        except Exception as error:  # noqa: BLE001 - any error is told
+        except Exception as error:  # noqa: BLE001 - any error is reported
             results.put(str(error))
 
     context = multiprocessing.get_context("fork")
@@ -298,7 +298,7 @@ del session
 """
 
 
-def test_a_forked_child_ends_and_runs_no_other_batch_size_either(tmp_path: Path) -> None:
+def test_a_forked_child_cannot_run_other_batch_sizes_and_exits(tmp_path: Path) -> None:
     iosched.optimize_batches(data(branches("n")), (1,), device="cpu", budget=1, threads=2).save(tmp_path / "s.onnx")
     path = export(tmp_path / "s.onnx", tmp_path / "out", threads=2).model
     words = [sys.executable, "-c", textwrap.dedent(FORKING), str(path)]

@@ -55,7 +55,7 @@ def test_squeezenet(with_pairs: bool, native: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "lanes"), [("squeezenet", 1, 4), ("shufflenet", 1, 3), ("squeezenet", 2, 3)])
-def test_on_several_lanes(name: str, batch: int, lanes: int) -> None:
+def test_networks_on_several_lanes(name: str, batch: int, lanes: int) -> None:
     model = network(name) if batch == 1 else loaded(quantized(light_model(name)), batch_size=batch)
     with CpuBackend(model, lanes=lanes) as backend:
         check_bits(model, backend, seeds=(lanes,))
@@ -70,8 +70,8 @@ def test_both_cores_have_work_under_the_sequential_schedule() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_convolutions_that_onnxruntime_runs_in_floats(lanes: int) -> None:
-    """Of int8 by int8 on x86: their weights are dequantized once, so that they can be shared out."""
+def test_convolutions_that_onnxruntime_runs_in_float_are_split(lanes: int) -> None:
+    """int8 by int8 on x86: their weights are dequantized once, so that they can be split."""
     model = network("squeezenet", activations="int8")
     with CpuBackend(model, lanes=lanes) as backend:
         kernels = backend.kernels
@@ -82,7 +82,7 @@ def test_convolutions_that_onnxruntime_runs_in_floats(lanes: int) -> None:
         check_bits(model, backend, seeds=(0,))
 
 
-def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> None:
+def test_dequantized_weights_may_be_outputs() -> None:
     nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["y"]), helper.make_node("Mul", ["x", "y"], ["z"])]
     weights = {"w": np.arange(6, dtype=np.int8), "s": np.float32(0.5)}
     model = loaded(proto_of(nodes, {"x": (6,)}, ["y", "z"], weights))
@@ -91,8 +91,8 @@ def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> Non
 
 
 @pytest.mark.slow
-def test_numbers_made_whole_in_the_run() -> None:
-    """Convolutions are cut; what looks for the range of a tensor is not."""
+def test_dynamically_quantized_networks() -> None:
+    """Convolutions are split; the search for the range of a tensor is not."""
     model = loaded(quantized_in_the_run(light_model("squeezenet")), batch_size=1)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, (0,))]))

@@ -93,7 +93,7 @@ def test_note_on_more_threads_than_the_quota(
 
 @pytest.mark.parametrize(("threads", "told"), [(1, False), (2, False), (3, True), (16, True)])
 def test_note_on_more_threads_than_processors(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
-    """Other runtimes have no more threads than processors then: ours would win against a straw man."""
+    """Other runtimes then have no more threads than processors: the comparison would be unfair."""
     for module in (remarks, device):
         monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1))
     found = thread_remarks(threads)

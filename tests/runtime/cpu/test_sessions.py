@@ -67,7 +67,7 @@ def test_any_stages_may_be_sessions(lanes: int, native: bool) -> None:
 
 
 def test_session_runs_exclusively() -> None:
-    """Not even what neither reads what the session writes, nor writes what it reads."""
+    """Not even a task that shares no data with it runs at the same time."""
     read_by = {"a": "x", "b": "x", "c": "a", "d": "b"}
     nodes = [node("Conv", [source, f"w{name}"], [name], pads=[1] * 4) for name, source in read_by.items()]
     weights = {f"w{name}": weight(32, 32, 3, 3, seed=ord(name)) for name in read_by}
@@ -89,7 +89,7 @@ def test_session_runs_exclusively() -> None:
     assert not [task for task in plan.lanes[1] if task.stage == 1]
 
 
-def test_a_stage_that_is_a_session_is_measured_alone() -> None:
+def test_a_session_stage_can_be_timed_alone() -> None:
     with CpuBackend(loaded(tower())) as backend:
         names = tuple(operator.name for operator in backend.graph.operators)
         for stage in (Stage(Strategy.SESSION, (names,)), Stage(Strategy.SESSION, (names[:1],))):
@@ -99,7 +99,7 @@ def test_a_stage_that_is_a_session_is_measured_alone() -> None:
             compiled.executor.close()
 
 
-def test_weights_of_a_session_are_those_of_other_programs() -> None:
+def test_the_weights_of_a_session_are_not_copied() -> None:
     model = loaded(tower())
     with CpuBackend(model) as backend:
         (kernel,) = backend.lower(whole(backend)).kernels

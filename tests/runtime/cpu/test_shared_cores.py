@@ -29,7 +29,7 @@ BLOCKS: tuple[Block, ...] = ((0, 1), (0,), (1,), (2,))
 
 @pytest.fixture(params=["pinned", "under a quota"])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuCores]:
-    """Two cores, whatever other processes have."""
+    """Two cores, regardless of the claims of other processes."""
     monkeypatch.setenv(SHARE_VARIABLE, "1")
     monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: request.param == "under a quota")
     cores = CpuCores(2)
@@ -44,7 +44,7 @@ def opened(cores: CpuCores, model: Model, shipped: str | None) -> dict[Block, Ex
 
 
 @pytest.mark.parametrize("shipped", [None, "iosched", "reference"])
-def test_each_block_computes_what_onnxruntime_does_while_others_run(cores: CpuCores, shipped: str | None) -> None:
+def test_each_block_computes_the_same_as_onnxruntime_while_others_run(cores: CpuCores, shipped: str | None) -> None:
     protos = [branches(), chain(), branches(channels=4)]
     models = [loaded(each) for each in protos]
     feeds = [feeds_for(each) for each in models]
@@ -86,7 +86,7 @@ def test_plans_for_other_cores_share_weights_and_kernels(cores: CpuCores) -> Non
     assert len(runtimes) == len(BLOCKS), "both models run on the same threads"
 
 
-def test_the_cores_are_taken_from_other_processes_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_cores_are_claimed_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"iosched.test.{uuid4().hex}"
     monkeypatch.delenv(SHARE_VARIABLE, raising=False)
     monkeypatch.setattr(lane_cpus, "PROCESS", Claims(name))
@@ -99,7 +99,7 @@ def test_the_cores_are_taken_from_other_processes_until_they_are_closed(monkeypa
     assert Claims(name).others((0, 1)) == {0: 0, 1: 0}
 
 
-def test_a_session_without_threads_of_its_own_is_opened_once(cores: CpuCores) -> None:
+def test_a_single_threaded_session_is_opened_once_for_all_blocks(cores: CpuCores) -> None:
     found = opened(cores, loaded(chain()), None)
     sessions = [found[block].runnable.runnable for block in BLOCKS]  # type: ignore[attr-defined]
     assert sessions[1] is sessions[2] is sessions[3]
@@ -107,7 +107,7 @@ def test_a_session_without_threads_of_its_own_is_opened_once(cores: CpuCores) ->
     assert [each.settings.intra_threads for each in sessions] == [2, 1, 1, 1]
 
 
-def test_a_session_has_its_threads_on_other_processors_than_its_caller(
+def test_the_threads_of_a_session_run_on_other_processors_than_its_caller(
     cores: CpuCores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[tuple[int, ...]] = []
@@ -128,7 +128,7 @@ def test_a_session_has_its_threads_on_other_processors_than_its_caller(
     assert places == [(first,), (first,), (second,), (first, second)]
 
 
-def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after() -> None:
+def test_on_cpus_restores_the_affinity_of_the_calling_thread() -> None:
     allowed = os.sched_getaffinity(0)
     first = min(allowed)
     with on_cpus((first,)):
@@ -144,7 +144,7 @@ def test_the_calling_thread_runs_on_its_processors_and_is_where_it_was_after() -
     ("count", "allowed", "has_quota", "overlaps"),
     [(2, (0, 1), False, True), (2, (0, 1), True, False), (1, (0, 1), False, False), (1, (0,), False, True)],
 )
-def test_cores_are_shared_only_where_one_thread_more_takes_none_from_others(
+def test_blocks_overlap_only_on_all_allowed_cores_without_a_quota(
     monkeypatch: pytest.MonkeyPatch, count: int, allowed: Any, has_quota: bool, overlaps: bool
 ) -> None:
     monkeypatch.setattr(module, "allowed_cpus", lambda: allowed)

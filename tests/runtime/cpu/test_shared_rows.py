@@ -28,7 +28,7 @@ pytest.importorskip("onnxruntime", reason="needs pip install '.[cpu]'")
 
 
 class Net:
-    """A network, node by node, behind an image whose channels may come last."""
+    """A network, node by node, after an image whose channels may come last."""
 
     def __init__(self, size: int, *, channels_last: bool = False) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -55,7 +55,7 @@ class Net:
         return self.conv(self.channels, kernel, group=self.channels, **attributes)
 
     def model(self, opset: int = 17) -> Model:
-        """With a branch behind it, so that the trunk ends."""
+        """With a branch after it, so that the trunk ends."""
         trunk, channels = self.last, self.channels
         self.conv(32, 1)
         left, self.last, self.channels = self.last, trunk, channels
@@ -82,12 +82,12 @@ def _length(_: KernelGraph, plan: RowPlan, __: int) -> float:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares as many nodes out between rows as can be, whatever it costs."""
+    """Divides as many nodes by rows as possible, at any cost."""
     monkeypatch.setattr(shared_rows, "_gain_us", _length)
 
 
 def check(model: Model, lanes: int) -> int:
-    """How many nodes were replaced; everything computes what plain onnxruntime does."""
+    """Number of replaced nodes; every schedule computes the same as plain onnxruntime."""
     with CpuBackend(model, lanes=lanes) as backend:
         check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, [0])]))
         return len(backend.kernels.rows.whole)
@@ -107,19 +107,19 @@ def test_pools(kind: str, pads: int) -> None:
     assert check(net.add(kind, kernel_shape=[3, 3], strides=[2, 2], pads=[pads] * 4).model(), 2) == 3
 
 
-def test_a_stem_that_is_worth_it() -> None:
+def test_an_expensive_stem_is_divided_by_rows() -> None:
     """Two blocks of results, then four: with AVX-512 these are 32 and 64 channels, as in Inception V3."""
     narrow, wide = 2 * _channel_block(), 4 * _channel_block()
     net = Net(149).conv(narrow, 3, strides=[2, 2]).add("Relu").conv(narrow, 3).add("Relu").conv(wide, 3).add("Relu")
     assert check(net.model(), 2) == 3
 
 
-def test_one_that_is_not() -> None:
+def test_a_cheap_stem_is_not_divided() -> None:
     assert check(Net(24).conv(64, 3).add("Relu").model(), 2) == 0
 
 
 @pytest.mark.usefixtures("always")
-def test_one_core_and_several_images_stay_as_they_were() -> None:
+def test_nothing_is_divided_on_one_core_or_with_several_images() -> None:
     assert check(mobile().model(), 1) == 0
     net = mobile()
     net.image = (2, *net.image[1:])
@@ -128,12 +128,12 @@ def test_one_core_and_several_images_stay_as_they_were() -> None:
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(("opset", "count"), [(9, 0), (10, 1)])
-def test_before_slices_with_operands_nothing_is_shared_out(opset: int, count: int) -> None:
+def test_nothing_is_divided_in_opsets_whose_slice_has_no_operands(opset: int, count: int) -> None:
     assert check(Net(24).conv(32, 3, pads=[1] * 4).add("Relu").model(opset), 2) == count
 
 
 @pytest.mark.usefixtures("always")
-def test_a_tensor_that_the_caller_gets_ends_the_run() -> None:
+def test_a_graph_output_ends_the_divided_run() -> None:
     net = Net(24).conv(32, 3, pads=[1] * 4).add("Relu")
     wanted = net.last
     net.conv(32, 1).model()
@@ -142,7 +142,7 @@ def test_a_tensor_that_the_caller_gets_ends_the_run() -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_each_core_keeps_its_rows_and_no_node_runs_twice() -> None:
+def test_each_core_keeps_its_rows() -> None:
     with CpuBackend(mobile().model(), lanes=2) as backend:
         kernels = backend.kernels
         assert kernels.rows.lane_of
@@ -155,7 +155,7 @@ def test_each_core_keeps_its_rows_and_no_node_runs_twice() -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_a_session_of_all_computes_whole_images() -> None:
+def test_a_session_of_the_whole_model_is_not_divided_by_rows() -> None:
     model = mobile().model()
     with CpuBackend(model, lanes=2) as backend:
         names = tuple(operator.name for operator in backend.graph.operators)

@@ -63,7 +63,7 @@ def test_convolutions_whose_image_or_filters_are_constant(groups: int, given: se
 
 @pytest.mark.parametrize("size", [6, 40])
 def test_a_convolution_that_adds_to_the_image_it_reads(size: int) -> None:
-    """Of one tensor a part cannot read all and add to some."""
+    """A part cannot read all of a tensor and add to some of it."""
     weights = {"f": weight(64, 3, 1, 1), "w": weight(64, 64, 3, 3)}
     nodes = [node("Conv", ["x", "f"], ["i"]), node("Relu", ["i"], ["r"]), node("Conv", ["r", "w"], ["c"], pads=[1] * 4)]
     nodes += [node("Add", ["c", "r"], ["s"]), node("Relu", ["s"], ["y"])]
@@ -213,7 +213,7 @@ def test_elementwise_with_broadcast_operands(
     kernels = build_kernel_graph(loaded(proto_of(nodes, inputs, ["y"], {"o": value} if constant else {})))
     for index, each in enumerate(kernels.nodes):
         pieces = split(kernels, index, parts)
-        if pieces and kind != "Pow":  # the power of a negative number is no number in both
+        if pieces and kind != "Pow":  # the power of a negative number is NaN in both
             check_parts(kernels, index, pieces)
         assert pieces or each.op_type not in ("Exp", kind) or max(shape) == 1
 
@@ -221,7 +221,7 @@ def test_elementwise_with_broadcast_operands(
 @pytest.mark.parametrize("other", [(1, 5, 4), (5, 1), (4,), ()])
 @pytest.mark.parametrize("kind", COMPARED)
 def test_comparisons_and_where(kind: str, other: tuple[int, ...]) -> None:
-    """As a mask of an attention is: it has fewer axes than what it is laid over."""
+    """As in an attention mask, which has fewer axes than the scores."""
     nodes = [node(kind, ["x", "o"], ["c"]), node("Not", ["c"], ["n"]), node("And", ["n", "given"], ["a"])]
     nodes += [node("Or", ["a", "c"], ["m"]), node("Where", ["m", "x", "low"], ["w"]), node("Sin", ["w"], ["y"])]
     proto = proto_of(nodes, {"x": (1, 5, 4), "o": other}, ["y"], {"low": ONE, "given": np.eye(5, 4) > 0})
@@ -232,7 +232,7 @@ def test_comparisons_and_where(kind: str, other: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("channels", [5, 32, 48, 144])
 @pytest.mark.parametrize("parts", [2, 3])
 def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, parts: int) -> None:
-    """Cut like the convolutions around them, where channels are whole blocks: nobody reads what another core wrote."""
+    """Cut like the convolutions around them, where channels are whole blocks: no core reads data of another one."""
     weights = {"w": weight(channels, 3, 3, 3), "v": weight(channels, channels, 1, 1)}
     nodes = [
         node("Conv", ["x", "w"], ["c"]),
@@ -284,8 +284,8 @@ def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, par
     ],
     ids=lambda value: f"{value.op_type} {' '.join(value.input)}" if isinstance(value, onnx.NodeProto) else "",
 )  # fmt: skip
-def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) -> None:
-    """Rows of the batch are cut apart exactly where the node keeps them apart, not what happens to be as long."""
+def test_batches_are_split_at_independent_rows(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) -> None:
+    """The batch is split exactly where the node keeps its rows apart, and no other axis of the same length is."""
     shapes = {
         "x": (batch, 4, 6), "x2": (batch, 4, 6), "i": (batch, 4, 5, 5), "flat": (batch, 6), "flat2": (6, batch),
         "row": (batch, 1, 6), "square": (batch, batch), "square2": (batch, batch), "column": (batch, 1),
@@ -317,7 +317,7 @@ def test_elementwise_operators_between_grouped_convolutions_are_cut_at_groups() 
 
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)), parts=PARTS)
 def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> None:
-    """Behind something that onnxruntime does not carry blocks through, it stays what it is."""
+    """After an operator that onnxruntime does not run in blocks, it stays as it is."""
     weights = {name: np.abs(weight(shape[1], seed=seed)) + 1 for seed, name in enumerate("abmv")}
     nodes = [node("Sin", ["x"], ["s"]), node("BatchNormalization", ["s", *"abmv"], ["n"]), node("Sin", ["n"], ["y"])]
     found = check_model(proto_of(nodes, {"x": shape}, ["y"], weights), parts)

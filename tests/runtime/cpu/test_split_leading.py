@@ -20,12 +20,12 @@ STACKS = st.lists(st.integers(1, 4), max_size=2)
 
 
 def between(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Nodes with another before and behind them, so that what they read and write is computed."""
+    """Nodes between two others, so that their inputs and outputs are computed tensors."""
     return [node("Sin", ["x"], ["a"]), *nodes, node("Sin", ["b"], ["y"])]
 
 
 def first_of(shape: list[int], parts: int) -> int:
-    """Into how many parts the first of these axes that is not 1 is cut."""
+    """Number of parts of the first of these axes that is not 1."""
     return min(next((size for size in shape if size > 1), 0), parts)
 
 
@@ -58,7 +58,7 @@ def test_products(
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_heads_of_an_attention(batch: int) -> None:
-    """A product by a transpose, which onnxruntime makes one kernel, shares over keys, and their product with values."""
+    """A product with a transpose, which onnxruntime fuses, a softmax over keys, and its product with values."""
     shape = (batch, 4, 6, 8)
     nodes = [
         node("Transpose", ["z"], ["t"], perm=[0, 1, 3, 2]),
@@ -81,7 +81,7 @@ def test_products_with_a_vector_run_whole(left: tuple[int, ...], right: tuple[in
 
 
 @pytest.mark.parametrize(("shape", "cut"), [((4, 4), 0), ((3, 4, 4), 3)])
-def test_of_a_square_a_part_reads_either_some_of_the_matrix_or_all(shape: tuple[int, ...], cut: int) -> None:
+def test_the_square_of_a_matrix_is_split_only_in_batches(shape: tuple[int, ...], cut: int) -> None:
     proto = proto_of(between([node("MatMul", ["a", "a"], ["b"])]), {"x": shape}, ["y"])
     assert check_model(proto, 3)["", "MatMul"] == cut
 
@@ -91,8 +91,8 @@ def test_of_a_square_a_part_reads_either_some_of_the_matrix_or_all(shape: tuple[
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), axis=st.integers(-4, 3), parts=PARTS,
     kind=st.sampled_from(["Softmax", "LogSoftmax"]), opset=st.sampled_from([9, 17]), named=st.booleans(),
 )  # fmt: skip
-def test_shares_over_an_axis(shape: list[int], axis: int, parts: int, kind: str, opset: int, named: bool) -> None:
-    """Before opset 13 all axes behind the first are one, unless the node says otherwise."""
+def test_softmax_over_an_axis(shape: list[int], axis: int, parts: int, kind: str, opset: int, named: bool) -> None:
+    """Before opset 13 all axes after the first are one, unless the node sets the axis."""
     rank = len(shape)
     axis = axis % rank
     attributes = {"axis": axis} if named or rank == 1 else {}

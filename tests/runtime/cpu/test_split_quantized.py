@@ -39,7 +39,7 @@ def test_convolutions(
     channels: int, results: int, kernel: tuple[int, int], stride: int, dilation: int, pads: list[int], batch: int,
     parts: int, form: dict[str, Any], per_channel: bool,
 ) -> None:  # fmt: skip
-    """With channels last by rows: what rows above and below are needed follows from kernel, stride and padding."""
+    """With channels last by rows: kernel, stride and padding determine the rows needed above and below."""
     window = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads}
     nodes = [node("Conv", ["x", "w", "b"], ["c"], **window), node("Relu", ["c"], ["y"])]
     weights = {"w": weight(results, channels, *kernel), "b": weight(results)}
@@ -128,8 +128,8 @@ def test_products_of_one_row(results: int, per_channel: bool, bias: bool, parts:
 
 
 @pytest.mark.parametrize("shape", [(1, 9, 16), (9, 16), (2, 5, 16)])
-def test_products_of_numbers_made_whole_in_the_run(shape: Sequence[int]) -> None:
-    """DynamicQuantizeLinear needs all numbers at once; the product behind it does not."""
+def test_products_of_dynamically_quantized_tensors(shape: Sequence[int]) -> None:
+    """DynamicQuantizeLinear needs all numbers at once; the product after it does not."""
     nodes: list[onnx.NodeProto] = [
         node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
         node("MatMulInteger", ["q", "w", "qz", "z"], ["i"]),
@@ -143,7 +143,7 @@ def test_products_of_numbers_made_whole_in_the_run(shape: Sequence[int]) -> None
     check_parts(kernels, [each.op_type for each in kernels.nodes].index("MatMulInteger"), found["MatMulInteger"])
 
 
-def test_convolutions_of_numbers_made_whole_in_the_run() -> None:
+def test_convolutions_of_dynamically_quantized_tensors() -> None:
     nodes = [
         node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
         node("ConvInteger", ["q", "w", "qz"], ["i"], pads=[1] * 4),

@@ -59,7 +59,7 @@ def small(batch: int) -> Model:
     images=st.integers(1, 4),
     kind=st.sampled_from(tuple(SCHEDULES)),
 )
-def test_any_division_computes_what_onnxruntime_does(
+def test_any_division_computes_the_same_as_onnxruntime(
     proto: onnx.ModelProto, batch: int, lanes: int, count: int, images: int, kind: str
 ) -> None:
     model = load_model(proto.SerializeToString(), name="m", batch_size=batch)
@@ -104,7 +104,7 @@ def test_teams_add_in_place_in_their_own_pieces(count: int, images: int) -> None
         assert compare(found.run(inputs), reference.run(inputs)).passed
 
 
-def test_several_callers_get_each_their_own_result() -> None:
+def test_each_of_several_callers_gets_the_result_of_its_inputs() -> None:
     model = small(1)
     given = [random_inputs(model.graph.inputs, seed) for seed in range(24)]
     with Reference(model) as reference, ready(model, Teams(2, 1, 1), 2) as found:
@@ -114,7 +114,7 @@ def test_several_callers_get_each_their_own_result() -> None:
             assert compare(result, reference.run(inputs)).passed
 
 
-def test_outputs_that_are_constant_come_with_every_request() -> None:
+def test_constant_outputs_are_returned() -> None:
     nodes = [onnx.helper.make_node("Mul", ["x", "k"], ["y"])]
     model = loaded(proto_of(nodes, {"x": (1, 8)}, ["y", "k"], {"k": weight(1, 8)}))
     inputs = random_inputs(model.graph.inputs)
@@ -122,7 +122,7 @@ def test_outputs_that_are_constant_come_with_every_request() -> None:
         assert compare(found.run(inputs), reference.run(inputs)).passed
 
 
-def test_requests_that_go_on_at_the_same_time_are_timed_together() -> None:
+def test_concurrent_requests_are_timed_together() -> None:
     with ready(small(1), Teams(2, 1, 1), 2) as found:
         assert found.in_flight == 2
         assert len(found.time(random_inputs(small(1).graph.inputs), 4)) == 4
@@ -139,7 +139,7 @@ def test_a_model_that_mixes_images_is_refused() -> None:
 
 
 @pytest.mark.parametrize("teams", [Teams(1, 2, 1), Teams(1, 3, 2), Teams(2, 1, 5), Teams(1, 1, 2)], ids=str)
-def test_sessions_of_onnxruntime_that_share_a_batch_compute_what_one_does(teams: Teams) -> None:
+def test_onnxruntime_sessions_that_share_a_batch_compute_the_same_as_one(teams: Teams) -> None:
     model = small(5)
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as reference, closing(open_shared(model, teams, 2)) as found:
@@ -215,7 +215,7 @@ def test_without_the_wait_between_pieces_the_check_fails() -> None:
         check(careless)
 
 
-def test_teams_have_no_byte_of_the_arena_in_common() -> None:
+def test_teams_share_no_arena_bytes_and_never_wait_for_each_other() -> None:
     plan = composed(Teams(1, 3, 2), 6)
     parts = sorted((each.offset, each.offset + each.nbytes) for each in plan.buffers if each.space is MemorySpace.ARENA)
     assert len(parts) == 3
@@ -225,12 +225,12 @@ def test_teams_have_no_byte_of_the_arena_in_common() -> None:
     )
 
 
-def test_kernels_are_those_of_the_piece_s_own_size() -> None:
+def test_each_piece_uses_the_kernels_of_its_size() -> None:
     plan = composed(Teams(1, 1, 2), 3)
     assert [task.kernel for task in plan.lanes[0]] == [4, 5, 2, 3]
 
 
-def test_an_array_may_be_called_as_a_buffer_would_be() -> None:
+def test_an_output_may_have_the_name_of_an_internal_buffer() -> None:
     plan = two_lanes(1)
     buffers = tuple(replace(each, name="a#0.1") if each.name == "y" else each for each in plan.buffers)
     lanes = tuple(

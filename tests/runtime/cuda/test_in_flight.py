@@ -49,7 +49,7 @@ def inputs_of(seed: int) -> Arrays:
 
 
 def addresses(model: CudaModel, *, weights: bool) -> set[int]:
-    """Of the buffers of a model, and of all that its graphs touch besides."""
+    """Of the buffers of a model, and of everything else that its graphs touch."""
     spaces = {buffer.name: buffer.space for buffer in model.lowering.plan.buffers}
     own = model.executor._buffers.addresses
     shared = {address for name, address in own.items() if spaces.get(name) is MemorySpace.WEIGHT}
@@ -63,7 +63,7 @@ def same(found: Arrays, expected: Arrays) -> bool:
 
 @pytest.mark.parametrize("make", [sequential, greedy])
 @given(seed=st.integers(0, 2**16), count=st.integers(2, 5))
-def test_models_in_flight_give_the_bits_of_one_alone(
+def test_models_in_flight_compute_the_bits_of_a_single_one(
     make: Callable[[ComputationGraph], Schedule], seed: int, count: int
 ) -> None:
     driver, draw = HostDriver(seed), random.Random(seed)
@@ -121,7 +121,7 @@ def test_too_little_memory_gives_fewer_models(room: int) -> None:
     assert all(same(each.run(inputs_of(2)), expected) for each in models)
 
 
-def test_streams_are_kept_for_the_next_models() -> None:
+def test_streams_are_reused_by_the_next_models() -> None:
     """A stream costs a handle of cuDNN."""
     one = backend(HostDriver())
 
@@ -132,7 +132,7 @@ def test_streams_are_kept_for_the_next_models() -> None:
     assert first == second
 
 
-def test_threads_get_their_own_answers() -> None:
+def test_each_thread_gets_the_outputs_of_its_inputs() -> None:
     one = backend(HostDriver())
     requests = Requests(one.compile_in_flight(greedy(one.graph), 3))
     expected = [one.compile(greedy(one.graph)).run(inputs_of(seed)) for seed in range(12)]

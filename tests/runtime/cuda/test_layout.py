@@ -1,4 +1,4 @@
-"""The layout that is taken where nothing was timed."""
+"""The layout that is chosen without timing."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ V100, A100 = Gpu(capability=70, processors=80), Gpu(capability=80, processors=10
         ("tf32", H100, Layout.NHWC), ("fp16", H100, Layout.NHWC),
     ],
 )  # fmt: skip
-def test_strict_float32_lies_row_major_on_newer_gpus(precision: PrecisionName, gpu: Gpu, layout: Layout) -> None:
+def test_strict_float32_is_row_major_on_newer_gpus(precision: PrecisionName, gpu: Gpu, layout: Layout) -> None:
     assert preferred_layout(precision, gpu) is layout

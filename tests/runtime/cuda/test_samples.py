@@ -1,4 +1,4 @@
-"""The samples have a call of each kernel, in each precision in which it is another one."""
+"""The samples have a call of each kernel, in each precision that has a different one."""
 
 from __future__ import annotations
 

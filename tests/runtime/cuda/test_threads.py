@@ -27,7 +27,7 @@ class OneMemory:
         return {"y": self.x.copy()}
 
 
-def test_eight_threads_get_their_own_answers() -> None:
+def test_each_of_eight_threads_gets_the_outputs_of_its_inputs() -> None:
     spec = TensorSpec("x", "float32", (1,))
     model = CudaModel(cast(Any, OneMemory()), cast(Any, None), inputs={"x": spec})
     with ThreadPoolExecutor(8) as callers:

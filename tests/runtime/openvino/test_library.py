@@ -21,7 +21,7 @@ def fresh() -> Iterator[None]:
     ("version", "words"),
     [(None, "is not installed"), ("2025.4.1", "2025.4.1 is too old"), ("nightly", "nightly is too old")],
 )
-def test_missing_library_is_named_with_the_way_out(
+def test_a_missing_library_is_named_with_the_command_to_install_it(
     version: str | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "installed_version", lambda: version)

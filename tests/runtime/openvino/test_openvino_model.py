@@ -48,12 +48,12 @@ def flattened(batch: int | str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_numbers_are_those_of_onnxruntime(threads: int) -> None:
+def test_results_equal_onnxruntimes(threads: int) -> None:
     check_numbers(fire(2), threads)
 
 
 @pytest.mark.parametrize("batch", ["N", 2])
-def test_a_batch_size_that_is_free_or_another_than_the_files_is_bound(batch: int | str) -> None:
+def test_a_free_or_different_batch_size_is_bound(batch: int | str) -> None:
     check_numbers(load_model(flattened(batch).SerializeToString(), batch_size=5))
 
 
@@ -74,7 +74,7 @@ def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
 
 
 def test_unused_input_is_accepted_and_not_passed() -> None:
-    """OpenVINO leaves it out, of the file as it was given and of one that was bound to another batch size."""
+    """OpenVINO leaves it out, both of the original file and of one bound to another batch size."""
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     proto = proto_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
     for batch_size in (1, 2):
@@ -101,7 +101,7 @@ def test_a_model_too_large_to_be_bound_to_another_batch_size_is_refused(monkeypa
 @pytest.mark.parametrize(
     "dtype", ["BOOL", "INT8", "UINT8", "INT32", "INT64", "FLOAT16", "FLOAT"]
 )  # fmt: skip
-def test_numbers_of_every_usual_type_go_in_and_come_out(dtype: str) -> None:
+def test_tensors_of_common_types_are_passed_and_returned(dtype: str) -> None:
     kind = getattr(TensorProto, dtype)
     x = helper.make_tensor_value_info("x", kind, [2, 3])
     outputs = [helper.make_tensor_value_info(name, kind, None) for name in ("y", "z")]
@@ -163,7 +163,7 @@ def test_additions_of_newer_opsets_that_openvino_ignores_are_refused(
             OpenvinoModel(model, 1)
 
 
-def test_results_of_one_run_are_not_written_by_the_next() -> None:
+def test_results_of_a_run_are_not_overwritten_by_the_next() -> None:
     model = fire()
     with OpenvinoModel(model, 1) as opened:
         inputs = random_inputs(model.graph.inputs)

@@ -1,4 +1,4 @@
-"""Clusters hold every model once and fit, and models come together that are similar by their common subsequence."""
+"""Clusters hold every model once and fit, and join models that are similar by their common subsequence."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_the_most_similar_model_comes_first() -> None:
     assert arrival_clusters(4, lambda models: len(models) <= 3) == ((0, 1, 2), (3,))
 
 
-def test_likeness_to_any_member_counts() -> None:
-    """The third is like the second alone, which is in the cluster already."""
+def test_similarity_to_any_member_counts() -> None:
+    """The third is similar only to the second, which is in the cluster already."""
     square = ((1.0, 0.9, 0.0, 0.1), (0.9, 1.0, 0.8, 0.0), (0.0, 0.8, 1.0, 0.0), (0.1, 0.0, 0.0, 1.0))
     assert similar_clusters(square, lambda models: len(models) <= 3) == ((0, 1, 2), (3,))
 
 
-def test_a_model_that_does_not_fit_alone_is_a_cluster_of_its_own() -> None:
+def test_a_model_that_does_not_fit_alone_is_a_separate_cluster() -> None:
     assert similar_clusters(similarities(["a", "a", "a"]), within([11, 4, 4])) == ((0,), (1, 2))
 
 
-def test_those_that_arrive_are_not_reordered() -> None:
+def test_clusters_by_arrival_keep_the_order() -> None:
     assert arrival_clusters(4, within([6, 6, 4, 1])) == ((0,), (1, 2), (3,))
 
 
@@ -79,18 +79,18 @@ def test_the_common_length_is_that_of_the_definition(one: list[int], other: list
     assert common_length(one, other) == by_definition(tuple(one), tuple(other))
 
 
-def test_long_sequences_need_more_than_one_word() -> None:
+def test_sequences_longer_than_a_machine_word_are_compared() -> None:
     one = [index % 7 for index in range(500)]
     assert common_length(one, one) == 500
     assert common_length(one, one[::2]) == 250
 
 
-def test_equal_models_are_wholly_alike_and_others_not_at_all() -> None:
+def test_similarity_is_1_for_equal_and_0_for_disjoint_models() -> None:
     assert similarity("abc", "abc") == 1
     assert similarity("abc", "xyz") == 0
     assert similarity("abcd", "bd") == 2 * 2 / 6
     assert similarity("", "") == 1
 
 
-def test_the_square_is_symmetric() -> None:
+def test_the_similarity_matrix_is_symmetric() -> None:
     assert similarities(["ab", "ab", "b"]) == ((1, 1, 2 / 3), (1, 1, 2 / 3), (2 / 3, 2 / 3, 1))

@@ -1,4 +1,4 @@
-"""What a plan says of its groups is what the edges of all their operators say."""
+"""A plan's description of its groups agrees with the edges of all their operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_parted(plan: Plan, group: Group, index: int) -> bool:
 
 
 @given(several, st.booleans(), st.data())
-def test_results_are_parted_unless_all_readers_have_them_in_place(
+def test_results_are_split_unless_all_readers_have_them_in_place(
     models: list[tuple[Layer, ...]], shares: bool, data: st.DataObject
 ) -> None:
     for plan in plans(ensemble_of(models, shared_input=shares)):

@@ -1,4 +1,4 @@
-"""Plans of many models make no cycle, never cost more than they save, and find what equal models have in common."""
+"""Plans of many models make no cycle, never cost more than they save, and match all operators of equal models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
 
 
 @given(several, prices(), st.booleans())
-def test_groups_make_no_cycle_and_are_worth_their_price(
+def test_groups_make_no_cycle_and_never_cost_more_than_they_save(
     models: list[tuple[Layer, ...]], costs: Prices, shares: bool
 ) -> None:
     ensemble = ensemble_of(models, shared_input=shares)
@@ -60,7 +60,7 @@ def test_greedy_batches_all_that_two_chains_have_in_common(one: str, other: str)
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_equal_models_become_one(count: int) -> None:
+def test_equal_models_are_batched_completely(count: int) -> None:
     """A cell with branches and a residual: everything is in place but the inputs and the result."""
     cell = (
         ("a", (-1,), False), ("b", (0,), False), ("c", (0,), False), ("d", (1, 2), False), ("d", (3, 0), False),
@@ -79,7 +79,7 @@ def test_a_model_unlike_the_others_stays_alone() -> None:
     assert [[name[0] for name in group] for group in plan.all_groups()] == [["0", "2"]] * 4
 
 
-def test_heads_on_one_backbone_read_its_result_as_it_is() -> None:
+def test_heads_read_the_result_of_a_shared_backbone_unbatched() -> None:
     head = (("a", (-1,), True), ("a", (0,), True), ("s", (1,), False), ("b", (2,), False))
     ensemble = ensemble_of([head] * 4, shared_input=True)
     costs = Prices({"a": 1.0, "b": 1.0, "s": 1.0}, join=2, part=2)
@@ -98,15 +98,15 @@ def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs
 
 
 @given(st.lists(members(most=6), min_size=2, max_size=4), prices())
-def test_pruning_forgets_nothing_that_it_should_try_again(models: list[tuple[Layer, ...]], costs: Prices) -> None:
-    """Who knows nothing of what was tried before finds nothing more to take out."""
+def test_pruning_a_pruned_plan_changes_nothing(models: list[tuple[Layer, ...]], costs: Prices) -> None:
+    """A second pass, without memory of the first, finds nothing more to remove."""
     ensemble = ensemble_of(models)
     better = pruned(Plan(ensemble, costs, folded(ensemble, EqualGains()).groups))
     assert pruned(better).all_groups() == better.all_groups()
 
 
 @given(st.lists(members(most=5), min_size=3, max_size=3), prices())
-def test_the_difference_of_two_plans_is_found_from_what_changed(models: list[tuple[Layer, ...]], costs: Prices) -> None:
+def test_the_difference_of_two_plans_follows_from_the_changes(models: list[tuple[Layer, ...]], costs: Prices) -> None:
     ensemble = ensemble_of(models)
     after = layered(ensemble, costs)
     for group in after.all_groups():
@@ -122,7 +122,7 @@ def test_first_come_first_served_stops_at_the_first_layer_that_differs() -> None
     )  # fmt: skip
 
 
-def test_prices_of_edges_are_those_that_are_there() -> None:
+def test_only_existing_edges_are_priced() -> None:
     """A run that goes around an operator of one model alone parts and joins there; equal ones around it do not."""
     costs = Prices(dict.fromkeys("ab", 5.0), join=1, part=1)
     ensemble = ensemble_of([chain("aab"), chain("ab")])

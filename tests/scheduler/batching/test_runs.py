@@ -1,4 +1,4 @@
-"""The choice of runs is the best of all choices, and on chains it is what the paper's recurrence finds."""
+"""The choice of runs is the best of all, and on chains it equals the paper's recurrence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def by_definition(beside: Pairing) -> float:
 
 
 @given(members(), members(), prices(), st.booleans())
-def test_two_models_are_matched_best(a: tuple[Layer, ...], b: tuple[Layer, ...], costs: Prices, shares: bool) -> None:
+def test_two_models_match_optimally(a: tuple[Layer, ...], b: tuple[Layer, ...], costs: Prices, shares: bool) -> None:
     beside = pairing(Plan(ensemble_of([a, b], shared_input=shares), costs), 1, 0)
     value, matches = beside.best()
     assert value == by_definition(beside)
@@ -63,7 +63,7 @@ def test_two_models_are_matched_best(a: tuple[Layer, ...], b: tuple[Layer, ...],
 
 
 @given(st.lists(members(frozen=True), min_size=2, max_size=2), prices())
-def test_what_models_share_is_matched_with_nothing(both: list[tuple[Layer, ...]], costs: Prices) -> None:
+def test_shared_operators_are_not_matched(both: list[tuple[Layer, ...]], costs: Prices) -> None:
     ensemble = ensemble_of(both, shared_input=True)
     beside = pairing(Plan(ensemble, costs), 1, 0)
     value, matches = beside.best()
@@ -81,8 +81,8 @@ def test_a_third_model_is_never_promised_more_than_it_gets(trio: list[tuple[Laye
 
 
 @given(st.text("ab", min_size=1, max_size=7), st.text("ab", min_size=1, max_size=7), prices("ab"))
-def test_on_chains_it_is_the_papers_recurrence(one: str, other: str, costs: Prices) -> None:
-    """With the unbatch that a run pays which reaches the end, and that the paper leaves out."""
+def test_on_chains_the_gain_equals_the_papers_recurrence(one: str, other: str, costs: Prices) -> None:
+    """Including the unbatch cost of a run that reaches the end, which the paper omits."""
     beside = pairing(Plan(ensemble_of([chain(other), chain(one)]), costs), 1, 0)
     x = beside.plan.ensemble.graph.inputs[0]
     assert beside.best()[0] == recurrence(one, other, costs.gain, costs.join_us(x, 2), costs.part_us(x, 2))
@@ -123,7 +123,7 @@ def test_neighbours_in_the_order_need_not_be_an_edge() -> None:
     assert value == 5 + 5 - 3 - 3 - 1
 
 
-def test_a_branch_that_leaves_a_run_early_is_parted() -> None:
+def test_a_branch_that_leaves_a_run_early_is_split() -> None:
     early = (("a", (-1,), False), ("b", (0,), False), ("n", (0,), False))
     costs = Prices({"a": 9.0, "b": 9.0, "n": 0.0}, join=1, part=2)
     value, _ = pairing(Plan(ensemble_of([early, early]), costs), 1, 0).best()
@@ -131,7 +131,7 @@ def test_a_branch_that_leaves_a_run_early_is_parted() -> None:
 
 
 @pytest.mark.parametrize(("kind", "value"), [("a", 5 - 3 - 1), ("s", 5 - 1)])
-def test_one_tensor_for_all_is_joined_only_where_it_has_to_be(kind: str, value: float) -> None:
+def test_a_shared_tensor_is_joined_only_if_necessary(kind: str, value: float) -> None:
     costs = Prices({kind: 5.0}, join=3, part=1)
     ensemble = ensemble_of([((kind, (-1,), False),)] * 2, shared_input=True)
     assert pairing(Plan(ensemble, costs), 1, 0).best()[0] == value

@@ -1,4 +1,4 @@
-"""What the text of `--cluster` means."""
+"""The forms of `--cluster`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_cluster_is_named_in_four_forms(text: str, cluster: Cluster) -> None:
         ("fe80::1:6379", "no such form"),
     ],
 )
-def test_other_texts_are_refused_with_a_way_out(text: str, words: str) -> None:
+def test_other_forms_are_refused_with_the_valid_ones(text: str, words: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_cluster(text)
     assert words in str(refused.value)

@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(cpu_count() < 2, reason="need
 BUDGET_S = 6.0
 PROMISED_S = 1.1 * BUDGET_S + 5.0
 STARTING_S = 60.0
-"""A generous time for a cluster and three workers to start beside other tests, for the longest stage, and to end."""
+"""A generous time for a cluster and three workers to start alongside other tests, for the longest stage, and to end."""
 
 
-def test_a_search_keeps_to_its_budget_on_a_noisy_machine_where_its_worker_dies(
+def test_a_search_keeps_its_budget_if_the_machine_is_noisy_and_its_worker_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ def pairs(first: int) -> Callable[[int], set[int]]:
     return lambda cpu: {cpu % first, cpu % first + first}
 
 
-def test_each_worker_has_processors_of_its_own() -> None:
+def test_each_worker_has_its_own_processors() -> None:
     places = divided(2, None, range(8), 8, lambda cpu: {cpu})
     assert [place.cores for place in places] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert {(place.device, place.count, place.threads) for place in places} == {("cpu", 1, 4)}
@@ -48,7 +48,7 @@ def test_more_threads_than_processors_are_refused(workers: int, threads: int | N
         divided(workers, threads, (0, 1), 2, lambda cpu: {cpu})
 
 
-def test_what_this_process_may_use_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_workers_share_the_allowed_processors_and_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 5})
     monkeypatch.setattr(cores, "cpu_quota", lambda: None)
     assert [place.cores for place in local_places(2, None)] == [(3,), (5,)]
@@ -58,7 +58,7 @@ def test_what_this_process_may_use_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @given(st.integers(1, 9), st.sets(st.integers(0, 63), min_size=1), st.integers(1, 64), st.none() | st.integers(1, 9))
-def test_what_is_not_refused_fits(workers: int, cpus: set[int], quota: int, threads: int | None) -> None:
+def test_workers_fit_or_are_refused(workers: int, cpus: set[int], quota: int, threads: int | None) -> None:
     most = min(quota, len(cpus))
     if workers * (threads or 1) > most:
         with pytest.raises(UsageError):

@@ -12,7 +12,7 @@ from iosched.jobs.pool.ray.ray_transport import environment
 THEIRS = {"RAY_ADDRESS": "ray://head:10001", "RAY_AUTH_TOKEN": "theirs", "RAY_USE_TLS": "1", "PATH": "/bin"}
 
 
-def test_a_local_cluster_takes_nothing_of_the_users_settings_for_others(tmp_path: Path) -> None:
+def test_a_local_cluster_ignores_the_users_settings_for_other_clusters(tmp_path: Path) -> None:
     found = environment(LocalCluster(2), tmp_path, THEIRS)
     assert found["PATH"] == "/bin"
     assert {"RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_USE_TLS"}.isdisjoint(found)
@@ -38,7 +38,7 @@ def test_on_a_running_cluster_the_users_settings_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "grace"), [({}, "10"), ({"RAY_CLIENT_RECONNECT_GRACE_PERIOD": "60"}, "60")])
-def test_a_running_cluster_forgets_a_driver_that_is_silent_as_soon_as_that_forgets_it(
+def test_the_reconnect_grace_period_is_10_s_unless_the_user_sets_it(
     tmp_path: Path, theirs: dict[str, str], grace: str
 ) -> None:
     found = environment(RunningCluster("ray://head:10001"), tmp_path, theirs)

@@ -1,4 +1,4 @@
-"""Searches on a real local cluster of which processes are killed: they go on, and nothing measured is lost."""
+"""Searches on a real local cluster whose processes are killed: they continue, and no measurement is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _surroundings(tmp_path: Path) -> Iterator[None]:
 
 
 class Killer:
-    """Makes the transports of a pool; as soon as something is measured, it kills something, once."""
+    """Makes the transports of a pool; after the first measurement, kills something once."""
 
     def __init__(self, path: Path, victims: Callable[[RayTransport], None], made_by: str = QUIET) -> None:
         self.path, self.victims, self.made_by = path, victims, made_by
@@ -72,7 +72,7 @@ class Killer:
 
 
 def stages(path: Path) -> frozenset[StageRow]:
-    """What is known of stages; a comparison of whole models is made anew by each job."""
+    """The measured stages; a comparison of whole models is repeated by each job."""
     if not path.exists():
         return frozenset()
     with ProfileDatabase(path) as database:
@@ -97,7 +97,7 @@ def opened(killer: Killer) -> ClusterPool:
 
 
 def sooner_or_later(pool: ClusterPool, condition: Callable[[], object]) -> None:
-    """Has the pool work until it holds."""
+    """Runs the pool until the condition holds."""
     soon(lambda: pool.wait([], 0.05) or condition())
 
 
@@ -106,7 +106,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "profile.sqlite"
 
 
-def test_a_search_goes_on_when_all_workers_were_killed_and_new_ones_came(path: Path) -> None:
+def test_a_search_continues_on_new_workers_after_all_were_killed(path: Path) -> None:
     killer = Killer(path, kill_workers)
     with opened(killer) as pool:
         assert optimized(pool).measured_us is not None
@@ -118,7 +118,7 @@ def test_a_search_goes_on_when_all_workers_were_killed_and_new_ones_came(path: P
 
 
 @pytest.mark.skipif(WORKERS == 1, reason="needs two cores")
-def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
+def test_workers_of_another_version_or_on_noisy_machines_are_reported_and_unused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = local_places(2, 1)
@@ -137,13 +137,13 @@ def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
 
 
 def unused(killer: Killer) -> set[str]:
-    """Why workers are not used; a noisy one may have measured something before a quieter one came."""
+    """The reasons why workers are unused; a noisy one may have measured something before a quieter one started."""
     said = "cpu of 127.0.0.1 is not used: "
     return {note.removeprefix(said).replace("has become", "is") for note in killer.notes if note.startswith(said)}
 
 
 def test_a_search_outlives_the_head_and_the_next_one_has_another(path: Path) -> None:
-    """Workers that are up need no head; once its silence is noticed, all is started again."""
+    """Running workers need no head; once its loss is noticed, everything is restarted."""
     killer = Killer(path, kill_head)
     with opened(killer) as pool:
         assert optimized(pool).measured_us is not None

@@ -1,4 +1,4 @@
-"""Jobs on a real local cluster, whose workers are processes that measure, and one of which is killed."""
+"""Jobs on a real local cluster, whose workers are processes that measure; one of them is killed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def pool(folder: Path, watcher: Watcher) -> Iterator[ClusterPool]:
             yield found
 
 
-def test_what_a_search_measured_is_in_the_database_and_never_measured_again(pool: ClusterPool, folder: Path) -> None:
+def test_a_search_stores_its_measurements_and_the_next_one_uses_them(pool: ClusterPool, folder: Path) -> None:
     settings = OptimizeSettings(budget_s=20.0)
     first = optimize_on(pool, fire(), settings)
     names = [name for stage in first.schedule.stages for name in stage.operators]
@@ -102,13 +102,13 @@ def test_each_of_several_batch_sizes_is_searched_by_workers(pool: ClusterPool) -
         document.validate_for(model.at(size).graph, model.at(size).digest, model.at(size).bindings)
 
 
-def test_rows_of_several_models_come_from_all_workers(pool: ClusterPool) -> None:
+def test_several_models_are_ranked_without_errors(pool: ClusterPool) -> None:
     models = {f"m{size}": fire(size) for size in (1, 2, 3)}
     found = rank(models, RankSettings(("cpu",), measure="stages"), pool=pool)
     assert [row.error for row in found.rows] == [None] * 3
 
 
-def test_cells_of_a_matrix_are_searches_and_prices_of_workers(pool: ClusterPool) -> None:
+def test_workers_search_and_evaluate_the_cells_of_a_matrix(pool: ClusterPool) -> None:
     batches = [(size, fire(size)) for size in (1, 2)]
     found = matrix(batches, MatrixSettings(("cpu",)), pool=pool)
     assert [(target.device, target.batch_size, target.cost) for target in found.targets] == [
@@ -131,11 +131,11 @@ sys.stdin.read()
 """
 
 
-def test_what_is_measured_while_another_process_keeps_the_database_locked_is_not_lost(
+def test_measurements_made_while_the_database_is_locked_are_not_lost(
     pool: ClusterPool, folder: Path, watcher: Watcher
 ) -> None:
     path = folder / "p.db"
-    model = load_model(branches(channels=12).SerializeToString())  # of which no other test measures anything
+    model = load_model(branches(channels=12).SerializeToString())  # no other test measures this model
     before = stages(path)
     words = [sys.executable, "-c", LOCKING, str(path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -148,11 +148,11 @@ def test_what_is_measured_while_another_process_keeps_the_database_locked_is_not
     assert found.measurements > 0
     assert before < stages(path)
     here = optimize(model, OptimizeSettings(threads=1, profile_db=path))
-    assert (here.measurements, here.cache_hits) == (0, found.measurements), "all that workers measured is known here"
+    assert (here.measurements, here.cache_hits) == (0, found.measurements), "the database has all rows of the workers"
 
 
 def release(other: subprocess.Popen[bytes], watcher: Watcher, path: Path, before: frozenset[tuple[str, str]]) -> None:
-    """Ends the lock once it was in the way, and nothing was written."""
+    """Ends the lock once it has blocked a write, and nothing was written."""
     soon(lambda: any("locked" in note and "Nothing is lost" in note for note in watcher.notes))
     if stages(path) == before:
         other.communicate(b"")
@@ -163,7 +163,7 @@ def stages(path: Path) -> frozenset[tuple[str, str]]:
         return frozenset((row.device, row.signature) for row in database.rows() if isinstance(row, StageRow))
 
 
-def test_a_worker_that_is_killed_takes_no_trial_with_it(pool: ClusterPool, folder: Path, watcher: Watcher) -> None:
+def test_a_killed_worker_loses_no_trial(pool: ClusterPool, folder: Path, watcher: Watcher) -> None:
     base = load_model(branches().SerializeToString())
     settings = ExploreSettings(
         folder / "study.db", sampler="random", trials=6, objectives=("latency:cpu",), top=0, measure="stages"

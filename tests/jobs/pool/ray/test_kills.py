@@ -1,4 +1,4 @@
-"""A pool on a real local cluster, of which parts are killed: nothing that was measured is lost or measured again."""
+"""A pool on a real local cluster, parts of which are killed: no measurement is lost or repeated."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def pool(path: Path) -> Iterator[ClusterPool]:
 
 
 def soon(pool: ClusterPool, condition: Callable[[], object]) -> None:
-    """Has the pool work until it holds."""
+    """Runs the pool until the condition holds."""
     soon_at_all(lambda: pool.wait([], 0.05) or condition())
 
 
@@ -80,7 +80,7 @@ def known(path: Path, name: str) -> set[str]:
 
 
 def holders(pool: ClusterPool, *names: str) -> list[int]:
-    """The processes of the workers that do tasks of these names."""
+    """The processes of the workers that run tasks of these names."""
     return processes(pool, {f"toy {name}" for name in names})
 
 
@@ -108,7 +108,7 @@ def test_a_worker_is_killed_while_it_measures(pool: ClusterPool, path: Path) -> 
 
 
 @pytest.mark.slow
-def test_all_workers_are_killed_and_new_ones_come(pool: ClusterPool, path: Path) -> None:
+def test_new_workers_replace_all_that_were_killed(pool: ClusterPool, path: Path) -> None:
     # A task is done before a worker is back that an earlier test, if one ran, has killed.
     soon(pool, lambda: len(pool.status().workers) == WORKERS or not pool.status().lost)
     names = ["a", "b"][:WORKERS]
@@ -146,7 +146,7 @@ def test_the_process_that_talks_to_ray_is_killed(pool: ClusterPool, path: Path) 
 
 
 @pytest.mark.slow
-def test_the_driver_is_killed_and_another_goes_on(tmp_path: Path) -> None:
+def test_another_driver_continues_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "profile.sqlite"
     search = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": search}

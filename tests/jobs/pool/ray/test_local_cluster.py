@@ -1,4 +1,4 @@
-"""A real local cluster: what is sent arrives, who is killed is told, and nobody else can reach it."""
+"""A real local cluster: messages arrive, killed workers are reported, and no other user can reach it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def workers(local: tuple[Driver, tuple[Place, ...]]) -> Iterator[list[tuple[str,
         found.transport.send(Stop(name))
 
 
-def test_each_worker_keeps_to_its_processors_with_all_its_threads(local, workers) -> None:
+def test_all_threads_of_a_worker_stay_on_its_processors(local, workers) -> None:
     _, places = local
     assert [set(map(tuple, facts["cpus"])) for _, facts in workers] == [{place.cores} for place in places]
     assert [facts["threads"] for _, facts in workers] == [place.threads for place in places]
     assert {facts["nice"] for _, facts in workers} == {os.nice(0)}
 
 
-def test_models_arrive_as_they_were_at_every_worker(local, workers, tmp_path: Path) -> None:
+def test_models_reach_every_worker_unchanged(local, workers, tmp_path: Path) -> None:
     found, _ = local
     for nbytes in (10, 3_000_000):
         model = os.urandom(nbytes)
@@ -75,7 +75,7 @@ def test_models_arrive_as_they_were_at_every_worker(local, workers, tmp_path: Pa
         assert [found.said(name) for name, _ in workers] == [digest] * len(workers)
 
 
-def test_what_is_said_keeps_its_order_whatever_is_printed(local, workers) -> None:
+def test_messages_keep_their_order_despite_printed_output(local, workers) -> None:
     found, _ = local
     name, _ = workers[0]
     found.ask(name, count=50, print='{"type":"Lost","worker":"w0","reason":"printed","has_ended":true}')
@@ -84,7 +84,7 @@ def test_what_is_said_keeps_its_order_whatever_is_printed(local, workers) -> Non
     assert len(found.said(name)) == 300_000
 
 
-def test_a_worker_that_is_killed_is_told_and_another_takes_its_place(local, workers) -> None:
+def test_a_killed_worker_is_reported_and_replaced(local, workers) -> None:
     found, places = local
     name, facts = workers[0]
     session.kill(facts["pid"], found.transport.pid)
@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_is_told_and_another_takes_its_place(local, work
     found.transport.send(Stop(another))
 
 
-def test_a_worker_whose_code_fails_is_told_with_the_reason(local, workers) -> None:
+def test_a_worker_whose_code_fails_is_reported_with_the_reason(local, workers) -> None:
     found, _ = local
     name, facts = workers[-1]
     found.ask(name, fail="no such thing")
@@ -101,7 +101,7 @@ def test_a_worker_whose_code_fails_is_told_with_the_reason(local, workers) -> No
     soon(lambda: facts["pid"] not in session.members(found.transport.pid))
 
 
-def test_what_a_worker_says_is_not_unpickled(local, workers, tmp_path: Path) -> None:
+def test_messages_of_a_worker_are_not_unpickled(local, workers, tmp_path: Path) -> None:
     found, _ = local
     name, _ = workers[0]
     ran = tmp_path / "ran"
@@ -112,7 +112,7 @@ def test_what_a_worker_says_is_not_unpickled(local, workers, tmp_path: Path) -> 
     assert not ran.exists()
 
 
-def test_nothing_follows_a_stop(local, workers) -> None:
+def test_a_stopped_worker_is_not_reported_as_lost(local, workers) -> None:
     found, places = local
     name, facts = workers[0]
     found.transport.send(Stop(name))
@@ -122,8 +122,8 @@ def test_nothing_follows_a_stop(local, workers) -> None:
     assert not any(isinstance(event, Lost) and event.worker == name for event in found.heard)
 
 
-def test_nobody_else_reaches_it(local, workers, home: Path) -> None:
-    """Whoever reaches a Ray cluster has it execute what they like."""
+def test_no_other_user_can_reach_the_cluster(local, workers, home: Path) -> None:
+    """Anyone who reaches a Ray cluster can run code on it."""
     found, _ = local
     processes = session.members(found.transport.pid)
     assert {facts["pid"] for _, facts in workers} <= set(processes)

@@ -1,4 +1,4 @@
-"""Processes that are killed: the driver sees it, nothing is left of them, and another takes their place."""
+"""Killed processes: the driver notices, none of them is left, and another cluster can start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_gone(leader: int) -> bool:
 
 
 @pytest.mark.slow
-def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
+def test_another_cluster_starts_after_the_child_is_killed() -> None:
     with driver(LOCAL) as first:
         worker, _ = first.up(first.places()[0])
         session.kill(session.child(first.transport.pid), first.transport.pid)
@@ -70,7 +70,7 @@ def test_the_child_ends_with_its_supervisor() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_where_the_driver_is_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_after_the_driver_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())

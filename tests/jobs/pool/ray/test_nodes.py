@@ -1,4 +1,4 @@
-"""The devices of a cluster, out of what Ray says of its nodes."""
+"""The devices of a cluster, from Ray's description of its nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iosched.profiler.devices.gpus import known_gpus
 
 
 def node(host: str, number: str = "a1b2c3d4", alive: bool = True, **resources: float) -> dict[str, Any]:
-    """As `ray.nodes()` has it; `accelerator_V100` stands for what no keyword can be called."""
+    """As `ray.nodes()` returns it; `accelerator_V100` is `accelerator_type:V100`, which is no keyword."""
     told = {name.replace("accelerator_", "accelerator_type:"): amount for name, amount in resources.items()}
     address = {"NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": host}
     return {"NodeID": number, "Alive": alive, **address, "Resources": {"node:10.0.0.1": 1.0, **told}}
@@ -37,28 +37,28 @@ def test_a_node_has_a_place_for_its_gpus_and_one_for_its_cpu() -> None:
     )
 
 
-def test_a_machine_that_does_not_offer_its_cpu_is_not_measured() -> None:
+def test_a_machine_that_does_not_offer_its_cpu_has_no_cpu_worker() -> None:
     assert places(node("head", CPU=8)) == (Place("head", "10.0.0.1", "cpu", 0, 8),)
     assert [place.device for place in places(node("box", CPU=8, GPU=1, accelerator_T4=1))] == ["t4"]
 
 
-def test_gpus_that_ray_was_told_to_hide_are_none() -> None:
+def test_gpus_hidden_from_ray_have_no_place() -> None:
     assert [place.device for place in places(node("box", CPU=8, GPU=0, accelerator_T4=1, iosched_cpu=1))] == ["cpu"]
 
 
-def test_dead_nodes_have_none() -> None:
+def test_dead_nodes_have_no_places() -> None:
     assert places(node("box", CPU=8, iosched_cpu=1, alive=False)) == ()
 
 
-def test_machines_of_one_name_are_told_apart() -> None:
+def test_machines_with_the_same_name_get_unique_names() -> None:
     both = places(
         node("box", "aaaaaa1f", iosched_cpu=1), node("box", "aaaaaa2f", iosched_cpu=1), node("c", "bb", iosched_cpu=1)
     )
     assert [place.node for place in both] == ["box", "box-aaaaaa", "c"]
 
 
-def test_a_node_keeps_its_name_whoever_comes_or_goes() -> None:
-    """Workers are known by it: under another name, theirs would be a place that is gone."""
+def test_a_node_keeps_its_name_when_others_join_or_leave() -> None:
+    """Workers are identified by it: with another name, their place would seem to be gone."""
     one, other = nodes_of([node("box", "bbbbbbbb"), node("box", "aaaaaaaa")])
     first = named([one], {})
     both = named([one, other], first)
@@ -67,13 +67,13 @@ def test_a_node_keeps_its_name_whoever_comes_or_goes() -> None:
     assert named([other, one], named([other], both)) == {"aaaaaaaa": "box-aaaaaa", "bbbbbbbb": "box"}
 
 
-def test_a_gpu_is_asked_for_whole() -> None:
-    """The type alone asks for a thousandth of it, which excludes nobody."""
+def test_a_whole_gpu_is_requested() -> None:
+    """The type alone requests a thousandth of it, which excludes no other task."""
     ((place, there),) = found(node("box", GPU=2, accelerator_V100=1)).items()
     assert request(place, there) == {"num_cpus": 0, "num_gpus": 1, "accelerator_type": "V100"}
 
 
-def test_a_cpu_is_asked_for_by_the_one_resource_of_its_machine() -> None:
+def test_a_cpu_is_requested_by_its_custom_resource() -> None:
     ((place, there),) = found(node("box", iosched_cpu=1)).items()
     assert request(place, there) == {"num_cpus": 0, "resources": {"iosched_cpu": 1}}
 
@@ -102,17 +102,17 @@ DRIVERS = {
 
 
 @pytest.mark.parametrize(("driver", "key"), DRIVERS.items())
-def test_gpus_are_known_by_the_word_that_ray_makes_of_their_drivers_name(driver: str, key: str) -> None:
+def test_gpus_are_identified_by_rays_accelerator_type(driver: str, key: str) -> None:
     assert gpu_key(NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(driver)) == key
 
 
-def test_a_word_that_may_mean_several_gpus_means_none() -> None:
-    """Of older drivers' names Ray keeps less: "RTX-2080" may be the 2080, the 2080 Ti or the 2080 SUPER."""
+def test_an_ambiguous_accelerator_type_matches_no_known_gpu() -> None:
+    """Ray shortens the names of older drivers: "RTX-2080" may be the 2080, the 2080 Ti or the 2080 SUPER."""
     assert NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type("GeForce RTX 2080 Ti") == "RTX-2080"
     assert gpu_key("RTX-2080") == "rtx-2080"
 
 
-def test_all_gpus_of_the_table_are_tried_but_those_that_ray_does_not_tell_apart() -> None:
+def test_these_tests_cover_all_known_gpus_that_ray_distinguishes() -> None:
     cards = {"p100pcie", "v100pcie", "a100pcie40", "a100pcie80"}
     assert {gpu.key for gpu in known_gpus()} - {*DRIVERS.values()} == cards
 
@@ -125,7 +125,7 @@ def test_all_gpus_of_the_table_are_tried_but_those_that_ray_does_not_tell_apart(
         ("AMD-Instinct-MI250X", "amd-instinct-mi250x"),
     ],
 )
-def test_other_gpus_keep_rays_word(word: str, key: str) -> None:
+def test_other_gpus_keep_rays_accelerator_type(word: str, key: str) -> None:
     assert gpu_key(word) == key
 
 
@@ -147,7 +147,7 @@ def test_other_gpus_keep_rays_word(word: str, key: str) -> None:
         unique_by=lambda entry: entry["NodeID"],
     )
 )
-def test_places_belong_to_living_nodes_and_no_two_are_alike(told: list[dict[str, Any]]) -> None:
+def test_places_are_unique_and_belong_to_living_nodes(told: list[dict[str, Any]]) -> None:
     there = found(*told)
     alive = {entry["NodeID"] for entry in told if entry["Alive"]}
     assert {node.id for node in there.values()} == alive

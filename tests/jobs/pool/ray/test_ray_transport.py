@@ -1,4 +1,4 @@
-"""The driver's end where there is no cluster, or none at first."""
+"""The driver's end of a connection without a cluster, or without one at first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.models.errors import DeviceError, UsageError
 NOWHERE = RunningCluster("127.0.0.1:9")
 
 
-def test_without_ray_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_transport, "find_spec", lambda name: None)
     with pytest.raises(DeviceError, match=r"Ray, .*: pip install '\.\[fleet\]'"):
         RayTransport(NOWHERE)
@@ -32,7 +32,7 @@ def test_too_many_local_workers_are_refused_before_anything_is_started() -> None
 
 
 @pytest.mark.slow
-def test_no_cluster_is_an_event_to_those_who_wait_for_events() -> None:
+def test_a_missing_cluster_is_reported_as_an_event() -> None:
     there = RayTransport(NOWHERE)
     (event,) = there.receive(60)
     assert event == Unreached("no Ray cluster at 127.0.0.1:9: connection refused", has_ended=False)
@@ -62,7 +62,7 @@ def test_no_cluster_is_an_event_to_those_who_wait_for_events() -> None:
         ),
     ],
 )
-def test_why_a_worker_was_lost_is_said_in_a_sentence(error: Exception, words: str) -> None:
+def test_the_reason_for_a_lost_worker_is_one_sentence(error: Exception, words: str) -> None:
     assert reason(error) == words
 
 
@@ -90,11 +90,11 @@ NO_SERVER = "the Ray cluster cannot be used: its head could not start a server f
         (ValueError(), "the Ray cluster cannot be used: ValueError()"),
     ],
 )
-def test_why_no_cluster_is_reached_is_said_in_a_sentence(error: Exception, words: str) -> None:
+def test_the_reason_for_an_unreached_cluster_is_one_sentence(error: Exception, words: str) -> None:
     assert unreached(error) == words
 
 
-def test_to_whom_ray_says_no_more_than_that_it_cannot_connect_tokens_are_named() -> None:
+def test_a_failed_connection_without_a_reason_names_tokens() -> None:
     told = unreached(ConnectionError("Failed to connect to Ray cluster at 127.0.0.1:1\nand more"))
     assert told.startswith("the Ray cluster does not let this machine in: Failed to connect to Ray cluster at")
     assert "set RAY_AUTH_MODE=token" in told
@@ -126,7 +126,7 @@ MODULES = {
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningCluster]:
-    """A cluster for a child process in which `ray` is another module, that fails as often as it is told."""
+    """A cluster for a child process whose `ray` is a fake module that fails a given number of times."""
     for path, text in MODULES.items():
         module = tmp_path / "ray" / f"{path}.py"
         module.parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def test_a_server_of_ray_client_that_could_not_be_started_is_asked_for_again(
         assert there.receive(60) == [Places(())]
 
 
-def test_but_after_three_times_the_reason_is_told(address: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_three_failures_the_reason_is_reported(address: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILURES", "3")
     there = RayTransport(address)
     assert there.receive(60) == [Unreached(NO_SERVER + TRACEBACK.splitlines()[-1], has_ended=False)]

@@ -1,4 +1,4 @@
-"""A cluster that somebody has started, reached from one of its machines and from elsewhere; its head dies."""
+"""A running cluster, reached from one of its machines and from outside; its head dies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Head]:
-    """A head that has not been started yet."""
+    """A head that is not started yet."""
     folder = Path(tempfile.mkdtemp(prefix="head-", dir="/tmp"))  # Ray's sockets below need a short path
     (folder / "token").write_text("0" * 64)
     settings = {
@@ -88,9 +88,9 @@ def head(tmp_path: Path) -> Iterator[Head]:
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
-        "RAY_health_check_period_ms": "300",  # else a machine is missed after half a minute
+        "RAY_health_check_period_ms": "300",  # otherwise a lost machine is noticed after 30 s
         "RAY_health_check_initial_delay_ms": "300",
-        "GRPC_ENABLE_FORK_SUPPORT": "0",  # as docs/fleet.md says
+        "GRPC_ENABLE_FORK_SUPPORT": "0",  # as in docs/fleet.md
     }
     with surroundings(tmp_path, **settings):
         yield Head(free_port(), free_port())
@@ -98,7 +98,7 @@ def head(tmp_path: Path) -> Iterator[Head]:
 
 
 def works(found: Driver, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Three workers come up, and one has the model as it is; returns them and their descriptions."""
+    """Three workers start, and one receives the model unchanged; returns them and their descriptions."""
     (place,) = found.places()
     assert place == Place(socket.gethostname(), "127.0.0.1", "cpu", 1, 1)
     workers = [found.up(place) for _ in range(3)]
@@ -111,13 +111,13 @@ def works(found: Driver, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
     return workers
 
 
-def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_is_back(
+def test_drivers_with_the_token_use_it_until_its_head_dies_and_again_after_a_restart(
     head: Head, tmp_path: Path
 ) -> None:
     direct = RunningCluster(f"127.0.0.1:{head.port}")
     client = RunningCluster(f"ray://127.0.0.1:{head.client_port}")
     with head, ExitStack() as stack:
-        with surroundings(tmp_path, RAY_AUTH_TOKEN="1" * 64, RAY_NUM_REDIS_GET_RETRIES="2"):  # as often Ray tries
+        with surroundings(tmp_path, RAY_AUTH_TOKEN="1" * 64, RAY_NUM_REDIS_GET_RETRIES="2"):  # Ray's attempts
             stranger = stack.enter_context(driver(direct))
         drivers = [stack.enter_context(driver(cluster)) for cluster in (RunningCluster(None), direct, client)]
         for found in drivers:
@@ -138,7 +138,7 @@ def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_i
 
 @contextmanager
 def two_machines() -> Iterator[tuple[RunningCluster, IO[str]]]:
-    """A cluster of a head and another machine, which dies once a line is written."""
+    """A cluster of a head and a second machine, which dies once a line is written."""
     with subprocess.Popen(
         [sys.executable, "-c", TWO_MACHINES],
         stdin=subprocess.PIPE,

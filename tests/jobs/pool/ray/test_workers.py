@@ -1,4 +1,4 @@
-"""What is reported of workers, whatever Ray says of them; without Ray."""
+"""Reports about workers for every answer of Ray; with a fake Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNAVAILABLE = ActorUnavailableError("it is temporarily unavailable", None)
 
 
 class Asked:
-    """A request under way, as a reference of Ray's."""
+    """A pending request, like a Ray reference."""
 
     def __init__(self) -> None:
         self.answer: Future[object] = Future()
@@ -42,7 +42,7 @@ class Method:
 
 
 class FakeRay:
-    """Stands for Ray, for the class of an actor, and for the one actor of it."""
+    """A fake of Ray, of an actor class and of its only actor."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -65,7 +65,7 @@ class FakeRay:
         return f"reference of {model.decode()}"
 
     def answers(self, *answers: Any) -> None:
-        """Answers the requests under way, each with a value or an exception."""
+        """Answers the pending requests, each with a value or an exception."""
         for answer in answers:
             asked = self.asked.pop(0).answer
             if isinstance(answer, Exception):
@@ -75,7 +75,7 @@ class FakeRay:
 
 
 class Trial:
-    """Workers of a fake Ray, of which one was started, and their events."""
+    """Workers of a fake Ray, one of which was started, and their events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -105,7 +105,7 @@ def test_messages_come_until_the_process_has_ended(fake: FakeRay, trial: Trial) 
     assert fake.killed == 0
 
 
-def test_a_worker_that_cannot_be_reached_is_killed_and_what_it_says_until_then_counts(
+def test_a_worker_that_cannot_be_reached_is_killed_and_its_messages_until_then_count(
     fake: FakeRay, trial: Trial
 ) -> None:
     fake.answers(UNAVAILABLE)
@@ -118,7 +118,7 @@ def test_a_worker_that_cannot_be_reached_is_killed_and_what_it_says_until_then_c
 
 
 @pytest.mark.parametrize("answers", [(), (UNAVAILABLE,), ([b"alive"],)])
-def test_a_worker_of_which_nobody_knows_that_it_ended_is_reported_so(
+def test_a_lost_worker_that_may_still_run_is_reported_as_such(
     fake: FakeRay, trial: Trial, monkeypatch: pytest.MonkeyPatch, answers: tuple[Any, ...]
 ) -> None:
     monkeypatch.setattr(child, "END_S", -1)
@@ -147,13 +147,13 @@ def test_a_worker_that_is_up_may_be_silent(fake: FakeRay, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("answer", ["text", [b"bytes", "text"], [bytearray(b"x")], object()])
-def test_what_is_not_bytes_costs_the_worker(fake: FakeRay, trial: Trial, answer: object) -> None:
+def test_a_worker_that_sends_anything_but_bytes_is_lost(fake: FakeRay, trial: Trial, answer: object) -> None:
     fake.answers(answer, ActorDiedError())
     assert trial.events == [Lost("w", "it answered with something that is not bytes", has_ended=True)]
     assert fake.killed == 1
 
 
-def test_nothing_follows_a_stop(fake: FakeRay, trial: Trial) -> None:
+def test_a_stopped_worker_causes_no_further_events(fake: FakeRay, trial: Trial) -> None:
     trial.send()
     trial.workers.stop("w")
     trial.workers.stop("w")
@@ -163,13 +163,13 @@ def test_nothing_follows_a_stop(fake: FakeRay, trial: Trial) -> None:
     assert (trial.events, fake.asked, fake.killed) == ([], [], 1)
 
 
-def test_a_place_that_is_gone_runs_nothing(fake: FakeRay) -> None:
+def test_no_worker_starts_on_a_lost_place(fake: FakeRay) -> None:
     trial = Trial()
     trial.workers.start(Start("other", PLACE), {})
     assert trial.events == [Lost("other", "its machine left the cluster", has_ended=True)]
 
 
-def test_a_model_is_stored_once_until_others_take_its_place(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
+def test_a_model_is_stored_once_until_it_is_evicted(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
     models = [str(tmp_path / str(number)) for number in range(child.MODELS + 1)]
     for model in models:
         Path(model).write_text(Path(model).name)
@@ -179,7 +179,7 @@ def test_a_model_is_stored_once_until_others_take_its_place(fake: FakeRay, trial
     assert fake.sent[-2:] == [(b"message", [f"reference of {number}"]) for number in (0, 1)]
 
 
-def test_a_model_that_cannot_be_read_costs_the_worker(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
+def test_a_worker_whose_model_cannot_be_read_is_lost(fake: FakeRay, trial: Trial, tmp_path: Path) -> None:
     trial.send(str(tmp_path / "gone"))
     fake.answers(ActorDiedError())
     (event,) = trial.events

@@ -1,4 +1,4 @@
-"""The analytic model of GPUs: it keeps its promises to the search, and behaves as GPUs do."""
+"""The analytic model of GPUs: it meets the requirements of the search, and behaves as GPUs do."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
     st.sampled_from(list(LAUNCH_CONSTANTS.values())),
     st.sampled_from([Pruning(3, 8), Pruning(None, None)]),
 )
-def test_bounds_of_a_block_are_as_tight_as_can_be(
+def test_bounds_of_a_block_and_its_stages_are_exact(
     graph: ComputationGraph, name: str, launches: LaunchConstants, pruning: Pruning
 ) -> None:
-    """No bound exceeds the latency of its stage, nor that of the block the latency of its best schedule."""
+    """Each bound equals the latency of its stage, and that of the block the latency of its best schedule."""
     cost = AnalyticCost(graph, gpu(name), launches=launches)
     names = tuple(graph.by_name)
     lattice = build(relation(graph, names), pruning)
@@ -167,8 +167,8 @@ def test_a_session_runs_its_operators_in_turn() -> None:
 
 
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.integers(0, 99))
-def test_lanes_take_as_long_as_the_longest_way_through_them(graph: ComputationGraph, name: str, seed: int) -> None:
-    """By brute force over all ways along edges and lanes; without edges between them, lanes are groups."""
+def test_lanes_take_as_long_as_the_longest_path_through_them(graph: ComputationGraph, name: str, seed: int) -> None:
+    """By brute force over all paths along edges and lanes; without edges between them, lanes are groups."""
     cost = AnalyticCost(graph, gpu(name))
     lanes = Stage(Strategy.LANES, random_lanes(graph, list(graph.by_name), random.Random(seed)))
     latency_us = cost.stage_latency_us(lanes)
@@ -199,10 +199,10 @@ def test_lanes_take_as_long_as_the_longest_way_through_them(graph: ComputationGr
 
 
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS), st.data())
-def test_a_group_takes_as_long_as_its_operators_in_turn(
+def test_a_group_takes_at_least_as_long_as_its_operators(
     graph: ComputationGraph, name: str, precision: PrecisionName, data: st.DataObject
 ) -> None:
-    """`AdditiveGroups` declares this, and the proof relies on it that blocks have no worse schedules than the graph."""
+    """`AdditiveGroups` declares this; the proof that blocks have no worse schedules than the graph relies on it."""
     cost: CostModel = AnalyticCost(graph, gpu(name), precision)
     names = [operator.name for operator in graph.operators]
     group = tuple(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=5, unique=True)))
@@ -214,7 +214,7 @@ def test_a_group_takes_as_long_as_its_operators_in_turn(
 
 
 @given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(2, 1), Pruning(1, None)]), st.sampled_from([4, 8000]))
-def test_what_is_optimal_under_it_is_the_best_schedule_of_the_whole_graph(
+def test_a_schedule_proven_optimal_is_the_best_of_the_whole_graph(
     graph: ComputationGraph, pruning: Pruning, max_states: int
 ) -> None:
     cost = AnalyticCost(graph, gpu("v100"))
@@ -233,7 +233,7 @@ def test_what_is_optimal_under_it_is_the_best_schedule_of_the_whole_graph(
 
 
 @given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(1, 2), Pruning(None, None)]))
-def test_the_lazy_search_finds_what_the_exhaustive_one_finds(graph: ComputationGraph, pruning: Pruning) -> None:
+def test_the_lazy_search_is_as_good_as_the_exhaustive_one(graph: ComputationGraph, pruning: Pruning) -> None:
     lazy = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning)
     exhaustive = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning, effort=Effort(exhaustive=True))
 
@@ -242,7 +242,7 @@ def test_the_lazy_search_finds_what_the_exhaustive_one_finds(graph: ComputationG
     assert lazy.measured <= exhaustive.measured
 
 
-def test_equal_keys_are_equal_latencies_whatever_the_names_and_the_order() -> None:
+def test_equal_keys_mean_equal_latencies_for_any_names_and_order() -> None:
     cost = AnalyticCost(branches(3), gpu("v100"))
 
     assert len({cost.operator_key(name) for name in "012"}) == 1
@@ -250,7 +250,7 @@ def test_equal_keys_are_equal_latencies_whatever_the_names_and_the_order() -> No
     assert latencies == pytest.approx([latencies[0]] * 6)
 
 
-def test_small_kernels_run_in_the_shadow_of_each_other_and_large_ones_do_not() -> None:
+def test_small_kernels_overlap_and_large_ones_do_not() -> None:
     small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"), launches=STREAM_LAUNCHES)
     large = AnalyticCost(branches(2, 512, 112), gpu("v100"), launches=STREAM_LAUNCHES)
 
@@ -288,7 +288,7 @@ def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
     assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.15)  # larger tiles load less
 
 
-def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
+def test_many_short_kernels_are_bound_by_the_launch_rate() -> None:
     graph = branches(8, 8, 4)
     slow, idle = (replace(STREAM_LAUNCHES, issue_us=issue_us) for issue_us in (10.0, 0.0))
 
@@ -324,7 +324,7 @@ def test_groups_that_do_not_fit_into_the_l2_together_hinder_each_other() -> None
     "name",
     ["squeezenet", "inception_v3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("randwire", "nasnet_a"))],
 )
-def test_a_network_runs_as_many_kernels_as_published(name: str) -> None:
+def test_a_network_runs_the_published_number_of_kernels(name: str) -> None:
     """The numbers of kernels of the sequential schedules in table 5 of DOS. (For RandWire, one sum less is 406.)"""
     graph = network(name)
     published = {"squeezenet": 50, "inception_v3": 119, "randwire": 406, "nasnet_a": 965}
@@ -334,7 +334,7 @@ def test_a_network_runs_as_many_kernels_as_published(name: str) -> None:
     assert n_kernels == pytest.approx(published[name], abs=1)
 
 
-def test_what_only_renames_or_reshapes_costs_nothing() -> None:
+def test_a_reshape_costs_nothing() -> None:
     source, result = TensorSpec("x", "float32", (1, 8)), TensorSpec("y", "float32", (8,))
     reshape = Operator("y", "Reshape", ("y",), ("x",), ("y",), nbytes=64)
     cost = AnalyticCost(ComputationGraph("g", (source,), ("y",), (reshape,), (result,)), gpu("v100"))
@@ -399,7 +399,7 @@ def test_a_graph_launches_no_stage_slower_than_streams_do_and_slower_nodes_make_
                 assert latencies == sorted(set(latencies))
 
 
-def test_what_runs_on_the_gpu_is_the_same_however_it_is_launched() -> None:
+def test_the_time_on_the_gpu_does_not_depend_on_the_launch() -> None:
     graph = branches(2, 256)
     one, both = side_by_side("0"), side_by_side("0", "1")
     graphs, streams = (
@@ -413,7 +413,7 @@ def test_what_runs_on_the_gpu_is_the_same_however_it_is_launched() -> None:
 
 
 def test_greedy_is_worse_than_sequential_where_streams_launch_short_kernels_and_better_where_a_graph_does() -> None:
-    """SqueezeNet in figure 6 of Ding et al., MLSys 2021, and what Opara's repository has of GoogLeNet in graphs."""
+    """SqueezeNet in figure 6 of Ding et al., MLSys 2021, and GoogLeNet in graphs in Opara's repository."""
     graph = network("squeezenet")
     graphs, streams = (
         AnalyticCost(graph, gpu("v100"), launches=LAUNCH_CONSTANTS[name]) for name in ("graph", "streams")
@@ -449,7 +449,7 @@ def test_a_relu_before_a_convolution_and_each_convolution_of_a_separable_one_is_
 
 
 @given(count=st.integers(1, 12), channels=st.sampled_from((8, 64, 512)), size=st.sampled_from((7, 28, 112)))
-def test_runs_in_flight_take_what_groups_of_one_stage_take_without_forks(count: int, channels: int, size: int) -> None:
+def test_runs_in_flight_take_as_long_as_groups_of_a_stage_without_forks(count: int, channels: int, size: int) -> None:
     one, all_at_once = (AnalyticCost(branches(n, channels, size), gpu("v100")) for n in (1, count))
     stage = Stage(CONCURRENT, tuple((str(number),) for number in range(count)))
     forks_us = all_at_once.modelled.launches.fork_us * count if count > 1 else 0.0

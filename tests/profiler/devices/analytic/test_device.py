@@ -1,4 +1,4 @@
-"""`optimize` for a GPU that is not attached: its schedules, latencies and files say that they are computed."""
+"""`optimize` for a simulated GPU: its schedules, latencies and files are marked as computed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cost_us(result: OptimizeResult, precision: str = "fp32") -> float:
     return AnalyticCost(fire().graph, gpu, precision).schedule_latency_us(result.schedule)
 
 
-def test_everything_says_that_it_is_computed(settings: OptimizeSettings) -> None:
+def test_results_and_files_are_marked_as_analytic(settings: OptimizeSettings) -> None:
     result = optimize(fire(), settings)
     document = ScheduleDocument.from_json(result.document.to_json())
     assert (result.cost, document.cost) == ("analytic", "analytic")
@@ -67,7 +67,7 @@ def test_predictions_are_those_of_the_analytic_model(settings: OptimizeSettings)
     assert result.document.proven == "whole"
 
 
-def test_kernels_are_operators_and_a_merged_stage_is_one(settings: OptimizeSettings) -> None:
+def test_each_operator_and_each_merged_stage_counts_as_a_kernel(settings: OptimizeSettings) -> None:
     result = optimize(fire(), settings)
     merged = [stage for stage in result.schedule.stages if stage.strategy is Strategy.MERGE]
     saved = sum(len(stage.operators) - 1 for stage in merged)
@@ -76,7 +76,7 @@ def test_kernels_are_operators_and_a_merged_stage_is_one(settings: OptimizeSetti
     assert result.kernels_after == result.kernels_before - saved
 
 
-def test_the_sequential_schedule_is_shipped_where_nothing_is_faster(settings: OptimizeSettings) -> None:
+def test_the_sequential_strategy_ships_the_sequential_schedule(settings: OptimizeSettings) -> None:
     result = optimize(fire(), replace(settings, strategy="sequential"))
     assert result.shipped == result.document.shipped == "sequential"
     assert result.predicted_us == result.sequential_us
@@ -85,7 +85,7 @@ def test_the_sequential_schedule_is_shipped_where_nothing_is_faster(settings: Op
     assert result.schedule.predicted_us == pytest.approx(result.sequential_us)
 
 
-def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(settings: OptimizeSettings) -> None:
+def test_the_sequential_schedule_is_optimal_where_no_schedule_is_faster(settings: OptimizeSettings) -> None:
     chain = model_with([helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Exp", ["h"], ["y"])])
     result = optimize(chain, settings)
     assert (result.shipped, result.proven, result.gap) == ("sequential", "whole", 0)
@@ -93,12 +93,12 @@ def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(s
     assert all(block.optimal for block in result.schedule.blocks)
 
 
-def test_the_last_bits_of_a_sum_are_no_gain(settings: OptimizeSettings) -> None:
+def test_rounding_errors_do_not_count_as_a_gain(settings: OptimizeSettings) -> None:
     result = optimize(zoo_model("light_densenet121"), settings)
     assert (result.shipped, result.proven) == ("sequential", "whole")
 
 
-def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: OptimizeSettings) -> None:
+def test_dos_searches_groups_of_one_operator_and_is_recorded(settings: OptimizeSettings) -> None:
     found = optimize(fire(), replace(settings, strategy="dos"))
     limited = optimize(fire(), replace(settings, r=1, s=None))
     record = ScheduleDocument.from_json(found.document.to_json()).search
@@ -132,7 +132,7 @@ def test_the_launch_is_taken_and_recorded(settings: OptimizeSettings) -> None:
         optimize(fire(), replace(settings, launch="pigeon"))
 
 
-def test_a_schedule_file_is_priced_again_as_it_was_made(settings: OptimizeSettings) -> None:
+def test_a_schedule_file_keeps_its_launch(settings: OptimizeSettings) -> None:
     for launch in ("graph", "streams"):
         document = optimize(fire(), replace(settings, launch=launch)).document
         read = ScheduleDocument.from_json(document.to_json())
@@ -151,13 +151,13 @@ def test_a_schedule_file_with_an_unknown_launch_is_refused_in_words(
         device.open(fire(), opening, None)
 
 
-def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
+def test_only_simulated_gpus_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
     says = r"launch='streams' only applies to simulated GPUs\nOmit launch, .*'iosched devices'"
     with pytest.raises(UsageError, match=says):
         optimize(fire(), replace(settings, device="cpu", launch="streams"))
 
 
-def test_models_in_whole_numbers_are_refused_by_name(settings: OptimizeSettings) -> None:
+def test_quantized_models_are_refused(settings: OptimizeSettings) -> None:
     pytest.importorskip("onnxruntime")
     model = load_model(quantized(branches()).SerializeToString(), name="branches")
     with pytest.raises(UsageError, match=r"V100.* floating-point .* 4 of 4 operators .*\n.*the floating-point model"):
@@ -201,7 +201,7 @@ def test_the_schedule_runs_on_the_cpu_and_computes_the_same(settings: OptimizeSe
     executor.close()
 
 
-def test_the_estimate_says_that_nothing_is_measured(settings: OptimizeSettings) -> None:
+def test_the_estimate_needs_no_measurements(settings: OptimizeSettings) -> None:
     found = estimate(fire(), settings)
     assert (found.cost, found.measurements, found.seconds) == ("analytic", 0, 0.0)
     assert sum(block.operators for block in found.blocks) == len(fire().graph.operators)

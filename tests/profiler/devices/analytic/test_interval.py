@@ -1,4 +1,4 @@
-"""Errors of parts add up as shared and own ones do, against errors drawn at random."""
+"""Shared and own errors of parts add up like errors drawn at random."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_own_errors_even_out_in_a_sum_and_shared_ones_do_not(kind: PartKind) -> 
     assert of(10_000) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_kinds_share_nothing() -> None:
+def test_errors_of_different_kinds_are_independent() -> None:
     both = [ErrorShare("product", Spread(0.3, 0.0), 0.5), ErrorShare("convolution", Spread(0.4, 0.0), 0.5)]
     assert deviation(both) == pytest.approx(0.25)
 
@@ -76,19 +76,19 @@ def test_weights_are_the_derivatives_of_a_latency_and_of_a_ratio(ours: Sum[int],
 
 
 @given(sums)
-def test_what_two_sums_have_in_common_cancels(ours: Sum[int]) -> None:
+def test_parts_that_two_sums_share_cancel(ours: Sum[int]) -> None:
     assert set(weights(ours, ours).values()) == {0.0}
     longer = Sum(2 * ours.whole_us, {**ours.by_part_us, 10: ours.whole_us})
     assert weights(ours, longer)[10] == -0.5
 
 
-def test_nothing_has_no_weight() -> None:
+def test_a_sum_of_zero_has_no_weights() -> None:
     assert weights(Sum(0.0, {1: 0.0})) == {1: 0.0}
     assert weights(Sum(0.0, {}), Sum(2.0, {1: 1.0})) == {1: -0.5}
 
 
 @given(st.floats(0.1, 1e6), st.floats(0.0, 1.0))
-def test_an_interval_is_around_its_value_in_equal_ratios(value: float, deviates: float) -> None:
+def test_an_interval_extends_by_equal_ratios_on_both_sides(value: float, deviates: float) -> None:
     found = around(value, deviates)
     assert value in found
     assert found.value == value
@@ -101,7 +101,7 @@ def test_an_interval_is_around_its_value_in_equal_ratios(value: float, deviates:
     assert "1" not in found
 
 
-def test_an_interval_holds_its_level_of_errors_drawn_at_random() -> None:
+def test_an_interval_covers_its_level_of_errors_drawn_at_random() -> None:
     drawn = np.exp(0.2 * np.random.default_rng(0).standard_normal(50_000))
     found = around(1.0, 0.2)
     assert ((found.low <= drawn) & (drawn <= found.high)).mean() == pytest.approx(LEVEL, abs=0.005)
@@ -110,9 +110,9 @@ def test_an_interval_holds_its_level_of_errors_drawn_at_random() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "is_equal"), [(0.9, 1.1, True), (1.0, 1.0, True), (1.01, 1.2, False), (0.8, 0.99, False)]
 )
-def test_two_are_equal_where_one_lies_in_the_interval_of_their_ratio(low: float, high: float, is_equal: bool) -> None:
+def test_latencies_are_equal_if_the_interval_of_their_ratio_contains_1(low: float, high: float, is_equal: bool) -> None:
     assert Interval((low + high) / 2, low, high).is_equal == is_equal
 
 
-def test_sums_in_another_order_are_equal() -> None:
+def test_a_ratio_of_1_up_to_rounding_is_equal() -> None:
     assert around(1 + 1e-15, 0.0).is_equal

@@ -1,4 +1,4 @@
-"""The analytic model beside measured stages; those of the CPU here stand in for those of a GPU elsewhere."""
+"""The analytic model with measured stages; stages of this CPU replace those of a GPU on another machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def analytic(model: Model | None = None) -> AnalyticCost:
 
 
 def scaled(known: Callable[[Stage], float | None], *stages: Stage) -> ScaledCost:
-    """The model of `fire` on a V100, where these stages, and what is like them, were measured."""
+    """The model of `fire` on a V100, where these stages, and those with equal keys, were measured."""
     cost = analytic()
     latency_us = {signature(stage): us for stage in stages if (us := known(stage)) is not None}
     return ScaledCost(cost, ImportedStages("a V100", latency_us, signature, cost.operator_key))
@@ -72,7 +72,7 @@ def on_cpu(folder: Path) -> Iterator[AttachedModel]:
 
 
 @pytest.mark.slow
-def test_schedules_measured_on_a_cpu_take_what_they_took_there(tmp_path: Path) -> None:
+def test_stages_measured_on_a_cpu_keep_their_measured_latencies(tmp_path: Path) -> None:
     stages = [*sequential(fire().graph).stages, *greedy(fire().graph).stages]
     with on_cpu(tmp_path) as there:
         took = {signature(stage): there.cost.stage_latency_us(stage) for stage in stages}
@@ -83,7 +83,7 @@ def test_schedules_measured_on_a_cpu_take_what_they_took_there(tmp_path: Path) -
         assert cost.stage_latency_us(stage) != analytic().stage_latency_us(stage)
 
 
-def test_an_operator_that_was_not_measured_is_scaled_by_what_those_say_that_were() -> None:
+def test_an_unmeasured_operator_is_scaled_by_the_measured_ones() -> None:
     factors, plain = {"gs": 2.0, "f1": 3.0, "f3": 7.0}, analytic()
     cost = scaled(lambda each: factors[each.operators[0]] * plain.stage_latency_us(each), *map(alone, factors))
     expected = scaling(MeasuredFactor("convolution", factor) for factor in factors.values())
@@ -92,11 +92,11 @@ def test_an_operator_that_was_not_measured_is_scaled_by_what_those_say_that_were
     )
     assert plain.operator_kind("fc") == "elementwise"
     assert cost.stage_latency_us(alone("fc")) == pytest.approx(expected.factor * plain.stage_latency_us(alone("fc")))
-    assert cost.stage_latency_us(alone("g3")) == pytest.approx(7 * plain.stage_latency_us(alone("f3"))), "it is as f3"
+    assert cost.stage_latency_us(alone("g3")) == pytest.approx(7 * plain.stage_latency_us(alone("f3"))), "same as f3"
 
 
 @pytest.mark.parametrize("stage", [PAIR, MERGED])
-def test_a_stage_that_was_not_measured_is_scaled_as_its_operators_are(stage: Stage) -> None:
+def test_an_unmeasured_stage_is_scaled_like_its_operators(stage: Stage) -> None:
     factors = {"f1": 3.0, "f3": 7.0}
     plain = analytic()
     cost = scaled(lambda each: factors[each.operators[0]] * plain.stage_latency_us(each), alone("f1"), alone("f3"))
@@ -106,20 +106,20 @@ def test_a_stage_that_was_not_measured_is_scaled_as_its_operators_are(stage: Sta
     assert cost.lower_bound_us(stage) == pytest.approx(factor * plain.lower_bound_us(stage))
 
 
-def test_operators_one_after_another_take_what_they_take_alone() -> None:
+def test_a_group_takes_the_sum_of_its_measured_operators() -> None:
     cost = scaled(lambda stage: 100.0 if stage.operators == ("g3",) else 5.0, alone("g3"), alone("gs"))
     in_order = Stage(Strategy.CONCURRENT, (("gs", "g3"),))
     assert cost.stage_latency_us(in_order) == pytest.approx(105)
 
 
-def test_only_operators_alone_scale_what_was_not_measured() -> None:
+def test_only_stages_of_one_operator_determine_the_scaling() -> None:
     cost = scaled(lambda stage: 1.0, PAIR)
     assert cost.stage_latency_us(PAIR) == 1
     assert cost.stage_latency_us(MERGED) == analytic().stage_latency_us(MERGED)
     assert cost.scaling.factor == 1
 
 
-def test_a_stage_that_did_not_run_there_is_in_no_schedule() -> None:
+def test_a_stage_measured_as_unrunnable_is_in_no_schedule() -> None:
     cost = scaled(lambda stage: math.inf, PAIR, MERGED)
     found = search(cost.graph, cost)
     assert math.isfinite(found.schedule.predicted_us or math.inf)
@@ -127,7 +127,7 @@ def test_a_stage_that_did_not_run_there_is_in_no_schedule() -> None:
     assert cost.measured.share([PAIR], cost.stage_latency_us) == 0
 
 
-def test_an_operator_that_takes_no_time_there_takes_none_in_a_stage_either() -> None:
+def test_an_operator_measured_as_free_is_also_free_in_a_stage() -> None:
     """Where a Concat is placed by the operators that it reads, it runs no kernel."""
     cost = scaled(lambda stage: 0.0, alone("fc"))
     assert cost.scaling.factor == 1
@@ -170,7 +170,7 @@ def made_up(found: str, seed: int) -> float:
 
 
 class MadeUp(dict[str, float]):
-    """Any latency for the part of the signatures that was measured."""
+    """Arbitrary latencies for the given part of the signatures, as if only these were measured."""
 
     def __init__(self, part: float, seed: int) -> None:
         self.part, self.seed = part, seed
@@ -182,7 +182,7 @@ class MadeUp(dict[str, float]):
 
 @pytest.mark.slow
 @given(models(most=7), st.sampled_from((0.0, 0.2, 0.6, 1.0)), st.integers(0, 99))
-def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the_rest(
+def test_the_search_is_optimal_under_a_mixture_of_measured_and_modelled_latencies(
     proto: onnx.ModelProto, part: float, seed: int
 ) -> None:
     """Against all schedules of each block, one by one."""
@@ -210,7 +210,7 @@ def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the
         assert share == (pytest.approx(1) if model.graph.operators else 0)
 
 
-def test_runs_in_flight_gain_what_the_analytic_model_says_over_what_was_measured() -> None:
+def test_runs_in_flight_gain_the_analytic_factor_over_measured_latencies() -> None:
     cost, schedule = scaled(lambda stage: 100.0, alone("g3"), PAIR), sequential(fire().graph)
     alone_us = sum(map(cost.stage_latency_us, schedule.stages))
     assert cost.in_flight_us(schedule, 1) == pytest.approx(alone_us)

@@ -1,4 +1,4 @@
-"""Factors for what was not measured: the nearer to those that were the more there are, whatever some of them say."""
+"""Factors for unmeasured operators: more measurements bring them nearer to the measured ones, despite outliers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_where_nothing_was_measured_nothing_is_scaled() -> None:
 
 
 @given(RATIOS)
-def test_factors_lie_between_none_and_those_that_were_measured(ratios: list[MeasuredFactor]) -> None:
+def test_factors_lie_between_1_and_the_measured_ones(ratios: list[MeasuredFactor]) -> None:
     found, seen = scaling(ratios), [1.0, *(ratio.factor for ratio in ratios)]
     for factor in (found.factor, *found.by_kind.values()):
         assert min(seen) * (1 - 1e-9) <= factor <= max(seen) * (1 + 1e-9)
@@ -26,7 +26,7 @@ def test_factors_lie_between_none_and_those_that_were_measured(ratios: list[Meas
 
 
 @given(st.lists(st.floats(0.5, 2), min_size=3, max_size=9), st.lists(FACTORS, max_size=4), KINDS)
-def test_less_than_half_of_them_cannot_lead_astray(sound: list[float], wild: list[float], kind) -> None:
+def test_a_minority_of_outliers_cannot_mislead(sound: list[float], wild: list[float], kind) -> None:
     found = scaling(MeasuredFactor(kind, factor) for factor in (*sound, *wild[: len(sound) - 1]))
     assert 0.5 * (1 - 1e-9) <= found.factor <= 2 * (1 + 1e-9)
     assert 0.5 * (1 - 1e-9) <= found.of(kind) <= 2 * (1 + 1e-9)
@@ -38,7 +38,7 @@ def test_order_does_not_matter(ratios: list[MeasuredFactor], random) -> None:
     assert scaling(mixed).factor == pytest.approx(scaling(ratios).factor)
 
 
-def test_one_kernel_says_less_than_many() -> None:
+def test_one_kernel_weighs_less_than_many() -> None:
     factors = [scaling([MeasuredFactor("product", 8.0)] * count).of("product") for count in (1, 2, 6, 1000)]
     assert factors == sorted(factors)
     weight = 1 / (1 + PRIOR)
@@ -46,7 +46,7 @@ def test_one_kernel_says_less_than_many() -> None:
     assert factors[-1] == pytest.approx(8, rel=0.01)
 
 
-def test_a_kind_that_was_measured_has_a_factor_of_its_own() -> None:
+def test_a_measured_kind_has_a_separate_factor() -> None:
     found = scaling([*[MeasuredFactor("convolution", 1.0)] * 30, *[MeasuredFactor("depthwise", 0.2)] * 30])
     assert found.of("depthwise") == pytest.approx(0.2, rel=0.15)
     assert found.of("convolution") == pytest.approx(1, rel=0.15)

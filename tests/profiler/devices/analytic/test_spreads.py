@@ -1,4 +1,4 @@
-"""How well kernels, launches and stages are known, by what was measured of them."""
+"""The uncertainty of kernels, launches and stages, by the measurements behind them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_every_kernel_has_a_spread_and_a_wider_one_on_tensor_cores(
 
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("size_us", [1.0, SHORT_US, 1e5])
-def test_the_less_was_measured_of_a_gpu_the_less_its_kernels_share_is_known(kind: KernelKind, size_us: float) -> None:
+def test_fewer_measurements_of_a_gpu_widen_the_shared_spread(kind: KernelKind, size_us: float) -> None:
     networks, kernels, specification = (SPREADS.of_kernel(kind, size_us, known).shared for known in KNOWN)
     assert networks <= kernels <= specification
     assert networks < specification
 
 
-def test_what_nobody_measured_is_known_as_well_as_a_convolution_of_its_size() -> None:
+def test_unmeasured_kernels_have_the_spread_of_a_convolution_of_their_size() -> None:
     for known in KNOWN:
         assert len({SPREADS.of_kernel(kind, SHORT_US - 1, known) for kind in set(KERNELS) - {"product"}}) == 1
         long = SPREADS.of_kernel("convolution", SHORT_US, known)
@@ -42,13 +42,13 @@ def test_what_nobody_measured_is_known_as_well_as_a_convolution_of_its_size() ->
         assert SPREADS.of_kernel("elementwise", SHORT_US, known) != long
 
 
-def test_launches_one_by_one_are_known_with_the_networks_that_were_fitted_to() -> None:
+def test_stream_launches_share_no_error_where_networks_were_fitted() -> None:
     assert SPREADS.of_launches("streams", "networks").shared == 0
     assert SPREADS.of_launches("streams", "kernels").shared > 0
     assert SPREADS.of_launches("graph", "networks").shared > 0
 
 
-def test_gpus_are_known_by_what_was_measured_of_their_chip() -> None:
+def test_gpus_are_classed_by_the_measurements_of_their_chip() -> None:
     found = {key: known_by(gpu) for key in gpu_keys() if (gpu := gpu_named(key)) is not None}
     assert {key for key, known in found.items() if known == "networks"} == {"v100", "v100pcie"}
     assert {key for key, known in found.items() if known == "kernels"} == {
@@ -56,6 +56,6 @@ def test_gpus_are_known_by_what_was_measured_of_their_chip() -> None:
     }  # fmt: skip
 
 
-def test_gains_are_known_with_the_networks_that_were_fitted_to() -> None:
+def test_gains_share_no_error_where_networks_were_fitted() -> None:
     assert SPREADS.of_gains("networks").shared == 0
     assert SPREADS.of_gains("kernels").shared == SPREADS.of_gains("specification").shared == SPREADS.gains > 0

@@ -1,4 +1,4 @@
-"""Single kernels under the analytic model: near what others measured, and behaving as kernels do."""
+"""Single kernels under the analytic model: near published measurements, and behaving as kernels do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PRODUCTS = st.builds(matmul, SIZES, SIZES, SIZES, st.integers(1, 64)) | st.build
 
 
 @given(PRODUCTS, st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS))
-def test_a_kernel_takes_at_least_as_long_as_it_would_fill_the_gpu(
+def test_a_kernel_takes_at_least_the_time_that_it_keeps_the_gpu_busy(
     product: Product, name: str, precision: PrecisionName
 ) -> None:
     alone_us, busy_us = KernelTimer(gpu(name), precision).time(product)
@@ -59,7 +59,7 @@ def test_a_kernel_takes_at_least_as_long_as_it_would_fill_the_gpu(
 def machines_and_twice_the_work(draw: Callable) -> tuple[KernelTimer, Product, Product]:
     """A kernel, and the same with one of its sizes doubled.
 
-    Where tensor cores may compute it, its channels come in eights. Others are filled up by a copy, which twice as many
+    Where tensor cores may compute it, its channels are multiples of 8. Others are padded by a copy, which twice as many
     may not need: 8 channels take less time there than 4.
     """
     precision = draw(st.sampled_from(PRECISIONS))
@@ -118,7 +118,7 @@ def test_large_products_come_near_the_peak_where_power_allows() -> None:
     assert 0.8 * hungry.fp32_tflops < attained < hungry.fp32_tflops
 
 
-def test_a_t4_cannot_hold_its_clock_but_for_a_moment() -> None:
+def test_a_t4_holds_its_clock_only_briefly() -> None:
     """Measured: 3.7 of 8.1 TFLOPS in large products, and two thirds of the peak in those of a quarter millisecond."""
     large, short = matmul(8192, 8192, 8192), matmul(1024, 1024, 512)
     busy, rested = KernelTimer(gpu("t4")), KernelTimer(gpu("t4"), rested_us=400.0)
@@ -136,7 +136,7 @@ def test_winograd_computes_3x3_convolutions_faster_than_the_peak_of_their_defini
     assert flops(by_definition) / machine.time(by_definition).alone_us / 1e6 < gpu("v100").fp32_tflops
 
 
-def test_winograd_in_four_kernels_computes_sixteen_images_for_one() -> None:
+def test_nonfused_winograd_computes_16_images_in_the_time_of_one() -> None:
     """The grids of cuDNN 8.9 show that, on every GPU that was measured."""
     one, sixteen, many = (convolution(images, 1024, 1024, 8) for images in (1, 16, 17))
     machine = KernelTimer(gpu("v100"))
@@ -167,14 +167,14 @@ def test_a_long_inner_dimension_is_split_over_idle_sms() -> None:
     assert 30 * KernelTimer(gpu("v100")).time(few_results).alone_us < KernelTimer(one_sm).time(few_results).alone_us
 
 
-def test_tensor_cores_take_channels_in_eights() -> None:
+def test_tensor_cores_are_faster_with_channels_in_multiples_of_eight() -> None:
     machine = KernelTimer(gpu("t4"), "fp16", 0.5)
     odd, even = convolution(8, 3, 61, 112), convolution(8, 8, 64, 112)
 
     assert machine.time(odd).alone_us > machine.time(even).alone_us
 
 
-def test_rows_on_many_pages_slow_down_only_what_came_before_volta() -> None:
+def test_rows_on_many_pages_slow_down_only_gpus_before_volta() -> None:
     plain = matmul(4096, 2048, 32_768)
     strided = replace(plain, transposed=True)
 
@@ -188,5 +188,5 @@ def test_rows_on_many_pages_slow_down_only_what_came_before_volta() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("sizes", [(0, 16, 16), (16, 3, 0), (3, 0, 16)])
-def test_of_no_values_is_no_error(precision: PrecisionName, sizes: tuple[int, int, int]) -> None:
+def test_an_empty_product_is_no_error(precision: PrecisionName, sizes: tuple[int, int, int]) -> None:
     assert KernelTimer(gpu("a100"), precision).time(matmul(*sizes)).alone_us > 0

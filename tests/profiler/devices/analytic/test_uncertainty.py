@@ -1,4 +1,4 @@
-"""Intervals of schedules of real models: they hold published latencies, and what schedules share cancels."""
+"""Intervals of schedules of real models: they contain published latencies, and shared stages cancel."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def width(at: AnalyticUncertainty, of: Sequence[Stage]) -> float:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, slow: Kernel, by: float) -> None:
-    """Makes one kernel longer by a part of what it takes without its launch."""
+    """Makes one kernel longer by a fraction of its time without the launch."""
     priced = ModelledGpu._kernel
 
     def longer(gpu: ModelledGpu, kernel: Kernel) -> Work:
@@ -102,7 +102,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, slow: Kernel, by: float) -> None:
 
 
 def check_shares(cost: AnalyticCost, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks the shares of kernels against how much longer the stage is where one of them is a little longer."""
+    """Checks the shares of kernels against the growth of the stage if one of them is a little longer."""
     latency_us = cost.stage_latency_us(stage)
     for kernel, share_us in cost.shares_us(stage).items():
         with monkeypatch.context() as patched:
@@ -113,7 +113,7 @@ def check_shares(cost: AnalyticCost, stage: Stage, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("launch", ["streams", "graph"])
-def test_a_share_is_by_how_much_a_stage_grows_with_a_kernel(
+def test_a_share_is_the_derivative_of_the_stage_latency_by_a_kernel(
     launch: LaunchName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = cost_of("squeezenet", launch=launch)
@@ -122,7 +122,7 @@ def test_a_share_is_by_how_much_a_stage_grows_with_a_kernel(
 
 
 def without_spill_us(cost: AnalyticCost, stage: Stage) -> float:
-    """The latency of a stage of several groups if all that they read and write fitted into the L2 cache."""
+    """The latency of a stage of several groups if all their inputs and outputs fitted into the L2 cache."""
     launches = cost.modelled.launches
     groups = [replace(stage, groups=(group,)) for group in stage.groups]
     busy_us = sum(map(cost.busy_us, groups))
@@ -130,7 +130,7 @@ def without_spill_us(cost: AnalyticCost, stage: Stage) -> float:
     return launches.fork_us * len(groups) + max(busy_us, *ends)
 
 
-def test_a_share_includes_what_a_kernel_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_includes_cache_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = cost_of("inception_v3", "k80")
     spilling = [
         stage
@@ -168,7 +168,7 @@ def test_the_published_speed_up_of_inception_lies_in_its_interval() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_the_less_was_measured_of_a_gpu_the_less_is_known_of_a_latency(
+def test_fewer_measurements_of_a_gpu_widen_the_interval_of_a_latency(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def width_if(how: Known) -> float:
@@ -179,7 +179,7 @@ def test_the_less_was_measured_of_a_gpu_the_less_is_known_of_a_latency(
 
 
 @pytest.mark.parametrize(("precision", "wider"), [("fp16", True), ("fp32", False)])
-def test_less_is_known_of_a_latency_on_tensor_cores(precision: PrecisionName, wider: bool) -> None:
+def test_tensor_cores_widen_the_interval_of_a_latency(precision: PrecisionName, wider: bool) -> None:
     cost, of = cost_of("squeezenet", "t4", precision), stages("squeezenet")
     plain, far_off = (
         width(AnalyticUncertainty(cost, "streams", replace(SPREADS, tensor_cores=times)), of) for times in (1.0, 2.0)
@@ -188,26 +188,26 @@ def test_less_is_known_of_a_latency_on_tensor_cores(precision: PrecisionName, wi
     assert wider or far_off == plain
 
 
-def test_the_range_of_a_graphs_node_lies_in_the_interval_of_a_network_of_nothing_else() -> None:
+def test_the_interval_of_launches_alone_is_the_range_of_a_graph_node() -> None:
     only_launches = Sum(10 * NODE_US, {"launches": 10 * NODE_US})
     at = known("squeezenet", launch="graph")
     found = around(only_launches.whole_us, deviation(at.shares(only_launches)))
     assert (found.low, found.high) == pytest.approx((10 * LEAST_NODE_US, 10 * MOST_NODE_US))
 
 
-def test_large_batches_are_known_better_than_short_kernels() -> None:
+def test_large_batches_have_narrower_intervals_than_short_kernels() -> None:
     of = stages("inception_v3")
     assert width(known("inception_v3", "t4", batch=64), of) < width(known("inception_v3", "t4"), of) / 2
 
 
-def test_the_ratio_of_two_schedules_is_known_better_than_either() -> None:
+def test_the_ratio_of_two_schedules_has_a_narrower_interval_than_either() -> None:
     at, one, other = known("inception_v3"), stages("inception_v3"), stages("inception_v3", at_once=True)
     found, turned = at.ratio(one, other), at.ratio(other, one)
     assert log(found.high / found.low) < min(width(at, one), width(at, other))
     assert (turned.low, turned.value, turned.high) == pytest.approx((1 / found.high, 1 / found.value, 1 / found.low))
 
 
-def test_a_speed_up_is_known_less_well_on_a_gpu_that_networks_were_not_measured_on() -> None:
+def test_a_speedup_has_a_wider_interval_on_a_gpu_without_measured_networks() -> None:
     one, other = stages("inception_v3"), stages("inception_v3", at_once=True)
     on_v100, on_t4 = (known("inception_v3", gpu).ratio(one, other) for gpu in ("v100", "t4"))
     assert on_t4.high / on_t4.low > 1.3 * on_v100.high / on_v100.low
@@ -217,7 +217,7 @@ def test_a_speed_up_is_known_less_well_on_a_gpu_that_networks_were_not_measured_
     assert on_t4.high / on_t4.low < 1.2 * on_v100.high / on_v100.low
 
 
-def test_the_more_of_two_schedules_differs_the_less_is_known_of_their_ratio() -> None:
+def test_the_interval_of_a_ratio_widens_with_the_difference_of_the_schedules() -> None:
     at, plain, at_once = known("inception_v3"), stages("inception_v3"), stages("inception_v3", at_once=True)
     several = [stage for stage in at_once if len(stage.groups) > 1]
 
@@ -240,13 +240,13 @@ def test_a_schedule_is_exactly_as_fast_as_itself(at_once: bool) -> None:
     assert known("squeezenet").ratio(of, of[::-1]).is_equal
 
 
-def test_stages_that_are_alike_have_one_error() -> None:
+def test_identical_stages_share_one_error() -> None:
     stage = next(stage for stage in stages("squeezenet", at_once=True) if len(stage.groups) > 1)
     alike = [replace(stage, predicted_us=float(number)) for number in range(9)]
     assert width(known("squeezenet"), alike) == pytest.approx(width(known("squeezenet"), [stage]))
 
 
-def test_nothing_takes_no_time_for_sure() -> None:
+def test_an_empty_schedule_takes_exactly_no_time() -> None:
     at = known("squeezenet")
     found = at.latency_us([])
     assert (found.low, found.value, found.high) == (0.0, 0.0, 0.0)
@@ -261,7 +261,7 @@ def test_a_merged_stage_is_one_kernel() -> None:
 
 
 def scaled(measured_us: Mapping[Stage, float]) -> AnalyticUncertainty:
-    """Where these stages of SqueezeNet, and those that are like them, were measured elsewhere."""
+    """With measurements from another machine for these stages of SqueezeNet, and those with equal keys."""
     cost = known("squeezenet").analytic
     signature = partial(stage_signature, cost.graph)
     measured = {signature(stage): us for stage, us in measured_us.items()}
@@ -269,7 +269,7 @@ def scaled(measured_us: Mapping[Stage, float]) -> AnalyticUncertainty:
     return AnalyticUncertainty(ScaledCost(cost, elsewhere), "streams")
 
 
-def test_gains_are_what_groups_side_by_side_save() -> None:
+def test_gains_are_the_time_that_concurrent_groups_save() -> None:
     at = known("inception_v3")
     for stage in (stage for stage in stages("inception_v3", at_once=True) if len(stage.groups) > 1):
         apart = at.ratio([Stage(Strategy.CONCURRENT, (group,)) for group in stage.groups], [stage])
@@ -279,14 +279,14 @@ def test_gains_are_what_groups_side_by_side_save() -> None:
     assert "gains" not in at.sum_of(stages("inception_v3")).by_part_us
 
 
-def test_little_is_gained_and_that_is_known_where_kernels_fill_the_gpu() -> None:
+def test_the_gain_is_small_and_certain_where_kernels_fill_the_gpu() -> None:
     one, other = stages("inception_v3"), stages("inception_v3", at_once=True)
     alone, batched = (known("inception_v3", "t4", batch=batch).ratio(one, other) for batch in (1, 64))
     assert batched.value < alone.value
     assert batched.high / batched.low < alone.high / alone.low
 
 
-def test_what_was_measured_elsewhere_is_known_and_the_rest_is_not() -> None:
+def test_imported_measurements_are_certain_and_other_stages_are_not() -> None:
     of, others = stages("squeezenet"), stages("squeezenet", at_once=True)
     latency_us = known("squeezenet").cost.stage_latency_us
     everything = scaled({stage: 2 * latency_us(stage) for stage in (*of, *others)})
@@ -300,7 +300,7 @@ def test_what_was_measured_elsewhere_is_known_and_the_rest_is_not() -> None:
     assert widths[-1] == 0
 
 
-def test_scaling_makes_a_latency_longer_and_known_no_better() -> None:
+def test_scaling_changes_a_latency_but_not_its_relative_interval() -> None:
     of = stages("squeezenet")
     latency_us = known("squeezenet").cost.stage_latency_us
     side_by_side = [stage for stage in stages("squeezenet", at_once=True) if len(stage.groups) > 1]

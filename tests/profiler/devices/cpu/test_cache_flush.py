@@ -1,4 +1,4 @@
-"""What is swept before a stage is near its model's weights, and the same for models of about one size."""
+"""The cache flush before a stage is near the size of its model's weights, and equal for models of similar size."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ NBYTES = st.integers(0, 1 << 40)
         (1 << 40, 0, MOST_FLUSHED),
     ],
 )
-def test_what_is_swept_is_near_the_weights_up_to_a_limit(
+def test_the_flush_is_near_the_size_of_the_weights_up_to_a_limit(
     weights_nbytes: int, own_cache_nbytes: int, wanted: int
 ) -> None:
     assert flushed_nbytes(weights_nbytes, own_cache_nbytes) == wanted
 
 
 @given(NBYTES, NBYTES)
-def test_what_is_swept_is_nearest_to_the_weights_where_they_are_on_the_edge_of_the_caches(
+def test_the_flush_is_closest_to_the_weights_where_they_are_on_the_edge_of_the_caches(
     weights_nbytes: int, own_cache_nbytes: int
 ) -> None:
     found = flushed_nbytes(weights_nbytes, own_cache_nbytes)
@@ -57,13 +57,13 @@ def test_what_is_swept_is_nearest_to_the_weights_where_they_are_on_the_edge_of_t
 
 
 @given(NBYTES, NBYTES, NBYTES)
-def test_a_larger_model_is_never_swept_by_less(one_nbytes: int, other_nbytes: int, own_cache_nbytes: int) -> None:
+def test_a_larger_model_never_has_a_smaller_flush(one_nbytes: int, other_nbytes: int, own_cache_nbytes: int) -> None:
     small, large = sorted((one_nbytes, other_nbytes))
     assert flushed_nbytes(small, own_cache_nbytes) <= flushed_nbytes(large, own_cache_nbytes)
 
 
 def test_the_caches_of_all_lanes_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fire modules have some hundred kilobytes of weights, which only large caches of their own keep."""
+    """Two fire modules have some hundred kilobytes of weights, which fit only into large private caches."""
     known = read_processor()
     with CpuBackend(fire(), lanes=2) as backend:
         for caches, own_nbytes in (("", 0), ("L1d 48K, L2 2048K, L3 8M for 2", 4 * MIB), ("L2 64K", 128 << 10)):

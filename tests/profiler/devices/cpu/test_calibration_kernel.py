@@ -42,26 +42,26 @@ def test_the_speed_of_the_machine_cancels_out() -> None:
 
 
 def test_the_speed_is_the_median_of_before_and_after() -> None:
-    """One disturbed run of the yardstick changes nothing."""
+    """One disturbed run of the calibration kernel changes nothing."""
     beside = [7.0, 1.0, 9.0, *[1.0] * (RUNS_BESIDE - 2)]  # the first run finds other things in the caches
     machine = Machine([*beside, 2.0, 1.0, *beside])
     assert corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)(2) == pytest.approx([1000.0, 500.0])
 
 
 @pytest.mark.parametrize(("slowness", "corrected_us"), [(200.0, 250.0), (2.0, 250.0), (0.5, 1000.0)])
-def test_a_preempted_kernel_is_no_slow_machine(slowness: float, corrected_us: float) -> None:
+def test_a_preempted_kernel_does_not_mean_a_slow_machine(slowness: float, corrected_us: float) -> None:
     run = corrected(Machine([1.0] * 100).runs(500.0), Machine([slowness] * 100).runs(80.0), lambda: 80.0)
     assert run(3) == pytest.approx([corrected_us] * 3)
 
 
-def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
+def test_a_machine_that_speeds_up_is_corrected_by_the_mean_speed() -> None:
     """The machine is half as fast before the batch as after it; the batch is corrected by the mean of both speeds."""
     machine = Machine([2.0] * (1 + RUNS_BESIDE) + [1.5] * 2 + [1.0] * (1 + RUNS_BESIDE))
     run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)
     assert run(2) == pytest.approx([500.0, 500.0])
 
 
-def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
+def test_calibration_after_one_batch_is_that_before_the_next() -> None:
     asked: list[str] = []
 
     def recorded(name: str) -> Callable[[int], Sequence[float]]:
@@ -79,7 +79,7 @@ def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
     assert asked == [beside, "stage5", beside, "stage2", beside]
 
 
-def test_the_yardstick_runs_on_the_threads_of_the_backend() -> None:
+def test_the_calibration_kernel_of_a_backend_can_be_measured() -> None:
     with CpuBackend(fire(), lanes=2) as backend:
         found = measure_reference(compile_calibration_kernel(backend).time)
     assert found.median_us > 0
@@ -89,23 +89,23 @@ def test_the_yardstick_runs_on_the_threads_of_the_backend() -> None:
 GROUP = WAKING_RUNS + 1 + RUNS_BESIDE
 
 
-def test_what_passes_by_while_the_reference_is_measured_does_not_count() -> None:
+def test_a_passing_slowdown_does_not_move_the_reference_median() -> None:
     machine = Machine([4.0] * (6 * GROUP) + [1.0] * (9 * GROUP))
     found = measure_reference(machine.runs(80.0), rest=lambda: None)
     assert (found.low_us, found.median_us, found.high_us) == pytest.approx((80.0, 80.0, 320.0))
 
 
-def test_the_reference_is_of_all_groups_and_not_of_the_fastest() -> None:
+def test_the_reference_is_the_median_of_all_groups_and_not_the_fastest() -> None:
     machine = Machine([slowness for group in range(15) for slowness in [1.0 + 0.1 * group] * GROUP])
     assert measure_reference(machine.runs(80.0), rest=lambda: None).median_us == pytest.approx(80.0 * 1.7)
 
 
-def test_the_speed_now_is_that_of_runs_on_a_machine_that_is_awake() -> None:
+def test_the_current_slowness_ignores_the_runs_that_wake_the_machine() -> None:
     machine = Machine([9.0] * (WAKING_RUNS + 1) + [1.5] * RUNS_BESIDE)
     assert slowness_now(machine.runs(80.0), 100.0) == pytest.approx(1.2)
 
 
-def test_the_speed_now_is_known_only_beside_a_reference() -> None:
+def test_the_current_slowness_is_known_only_with_a_reference() -> None:
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         assert cost.slowness() is None
@@ -117,7 +117,7 @@ def test_the_speed_now_is_known_only_beside_a_reference() -> None:
 
 
 def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
-    """It is not measured again when stages are measured anew: stored latencies of other models are relative to it."""
+    """It is kept when stages are measured again: stored latencies of other models are relative to it."""
     stored = []
     for name, resume in (("f1", True), ("f3", True), ("fs", False)):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
@@ -129,7 +129,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
 
 
 def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -> None:
-    """Latencies are those of a slow machine if the database says that its yardstick took a second."""
+    """Latencies are those of a slow machine if its stored calibration kernel took a second."""
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))

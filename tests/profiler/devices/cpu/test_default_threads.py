@@ -1,4 +1,4 @@
-"""On two sockets, a schedule has the cores of one, and what it is compared with all."""
+"""On two sockets, a schedule uses the cores of one, and the baselines use all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
         ("reference", 1, "onnxruntime, sequential mode, 1 thread"),
     ],
 )
-def test_threads_of_what_ships(shipped: str, threads: int | None, words: str) -> None:
+def test_threads_of_the_shipped_executor(shipped: str, threads: int | None, words: str) -> None:
     model = fire()
     with closing(CpuDevice().executor(model, document(model, shipped=shipped), threads)) as executor:
         assert executor.description.startswith(words)
@@ -47,7 +47,7 @@ def test_threads_of_what_ships(shipped: str, threads: int | None, words: str) ->
     ("objective", "threads", "lanes", "plain"),
     [("latency", None, 1, 2), ("latency", 2, 2, 2), ("throughput", None, 2, 2), ("throughput", 1, 1, 1)],
 )
-def test_threads_while_it_is_measured(objective: Objective, threads: int | None, lanes: int, plain: int) -> None:
+def test_threads_during_a_measurement(objective: Objective, threads: int | None, lanes: int, plain: int) -> None:
     settings = OpenSettings(threads=threads, objective=objective)
     with ProfileDatabase(None) as database, closing(CpuDevice().open(fire(), settings, database)) as opened:
         assert opened.cost.backend.lanes == lanes

@@ -1,4 +1,4 @@
-"""Likely divisions hold the best of all that give bundles of groups lanes of their own."""
+"""Likely divisions contain the best of all that give bundles of groups separate lanes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_bound_of_many_groups_holds_for_all_that_is_measured(case: tuple[int
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 16])
-def test_where_there_is_no_choice_nothing_more_is_measured(lanes: int) -> None:
+def test_without_alternatives_no_division_is_measured(lanes: int) -> None:
     """One group has all lanes; equal ones share them evenly; of two on two lanes, each has one."""
     one, other = GroupTime(1.0, 90.0), GroupTime(2.0, 50.0)
     assert likely_divisions([one], lanes, guessed([one], lanes)) == ()
@@ -100,7 +100,7 @@ def test_where_there_is_no_choice_nothing_more_is_measured(lanes: int) -> None:
     assert likely_divisions([], lanes, ()) == ()
 
 
-def test_two_small_groups_share_a_lane_beside_a_large_one() -> None:
+def test_two_small_groups_share_a_lane_alongside_a_large_one() -> None:
     times = [GroupTime(0, 90.0), GroupTime(0, 10.0), GroupTime(0, 12.0)]
     found = likely_divisions(times, 4, ((0, 1), (2,), (3,)))
     assert found[0][0].groups == ((0, 1, 2), (3,), (3,))
@@ -120,7 +120,7 @@ def test_lanes_that_make_a_group_slower_are_left_idle() -> None:
 
 
 @given(st.floats(1, 100), st.floats(1, 100), st.integers(2, 16))
-def test_what_a_group_takes_goes_through_both_latencies(one_us: float, all_us: float, lanes: int) -> None:
+def test_the_time_of_a_group_interpolates_both_latencies(one_us: float, all_us: float, lanes: int) -> None:
     time = GroupTime.between(one_us, all_us, lanes)
     assert time.on(1) == pytest.approx(one_us)
     assert time.on(lanes) == pytest.approx(all_us)
@@ -134,7 +134,7 @@ WORK_US = {"a": 90.0, "b": 12.0, "c": 10.0, "t": 0.0, "y": 4.0}
 
 
 def three() -> Model:
-    """Three convolutions side by side of unlike sizes, and their concatenation, which needs a kernel for its Relu."""
+    """Three concurrent convolutions of different sizes, and their concatenation, followed by a Tanh."""
     nodes = [helper.make_node("Conv", ["x", f"w{name}"], [name]) for name in "abc"]
     nodes += [helper.make_node("Concat", ["a", "b", "c"], ["t"], axis=1), helper.make_node("Tanh", ["t"], ["y"])]
     weights = {f"w{name}": weight(size, 16, 1, 1) for name, size in (("a", 64), ("b", 48), ("c", 32))}
@@ -142,7 +142,7 @@ def three() -> Model:
 
 
 class Scripted:
-    """Stages take what this class says, and every one that is measured is listed, with its division."""
+    """Replaces measurements by scripted latencies; lists every measured stage with its division."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, factor: Callable[[Stage], float] = lambda stage: 1.0) -> None:
         self.factor = factor
@@ -210,7 +210,7 @@ def test_the_guess_is_measured_first_and_others_only_until_they_are_clearly_slow
 
 
 def test_a_division_that_is_not_clearly_faster_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes 35 us by what its operators take alone; measured, 0.2 % less than the guessed one, which is noise."""
+    """Its operators predict 35 us; measured, it takes 0.2 % less than the guessed division, which is noise."""
     Scripted(monkeypatch, lambda stage: 1.425 if stage.division == BEST else 2.0 if stage.division else 1.0)
     with ProfileDatabase(":memory:") as database, CpuBackend(three(), lanes=4) as backend:
         cost = CpuStageCost(backend, database)
@@ -219,7 +219,7 @@ def test_a_division_that_is_not_clearly_faster_is_not_taken(monkeypatch: pytest.
         assert cost.divided(TOGETHER).division == GUESSED
 
 
-def test_stages_that_are_out_of_the_question_have_no_other_division_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_divisions_of_a_stage_that_is_too_slow_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = Scripted(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(three(), lanes=4) as backend:
         cost = CpuStageCost(backend, database)
@@ -229,7 +229,7 @@ def test_stages_that_are_out_of_the_question_have_no_other_division_measured(mon
         assert cost.latency_unless_worse_us(TOGETHER, 35.0) == pytest.approx(35.0)
 
 
-def test_what_is_measured_again_is_the_division_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_again_measures_the_chosen_division(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = Scripted(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(three(), lanes=4) as backend:
         cost = CpuStageCost(backend, database)
@@ -241,7 +241,7 @@ def test_what_is_measured_again_is_the_division_that_was_chosen(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_what_has_no_choice_is_measured_once(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_without_alternatives_is_measured_once(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups on two lanes, a group alone, or a single lane."""
     scripted = Scripted(monkeypatch)
     pair, alone = Stage(Strategy.CONCURRENT, (("a",), ("b",))), Stage(Strategy.CONCURRENT, (("a",),))
@@ -256,7 +256,7 @@ def test_what_has_no_choice_is_measured_once(lanes: int, monkeypatch: pytest.Mon
         assert cost.divided(pair).division == (None if lanes == 1 else Division(2, ((0,), (1,))))
 
 
-def test_nothing_is_chosen_before_it_is_known_what_operators_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_division_is_chosen_before_operator_latencies_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted = Scripted(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(three(), lanes=4) as backend:
         cost = CpuStageCost(backend, database)
@@ -266,8 +266,8 @@ def test_nothing_is_chosen_before_it_is_known_what_operators_take(monkeypatch: p
         assert scripted.divisions() == [None]
 
 
-def test_a_search_names_the_lanes_and_a_file_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ships runs as it was measured; the same database gives the same bytes."""
+def test_a_search_chooses_the_lanes_and_the_file_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped schedule runs as it was measured; the same database gives the same bytes."""
     Scripted(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     settings = OptimizeSettings(threads=4, profile_db=tmp_path / "p.db", strategy="concurrent")
@@ -275,7 +275,7 @@ def test_a_search_names_the_lanes_and_a_file_keeps_them(tmp_path: Path, monkeypa
     assert texts[0] == texts[1]
     schedule = ScheduleDocument.from_json(texts[0]).schedule
     assert [stage.division for stage in schedule.stages if len(stage.groups) == 3] == [BEST]
-    assert structure_text(schedule) != structure_text(_with(schedule, None))  # they are other ways to run the model
+    assert structure_text(schedule) != structure_text(_with(schedule, None))  # they run the model differently
     with CpuBackend(three(), lanes=4) as backend:
         found = backend.lower(schedule).plan
         assert found == backend.lower(_with(schedule, BEST)).plan

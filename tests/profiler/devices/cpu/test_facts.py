@@ -1,4 +1,4 @@
-"""What is wrong with running on this CPU, as `iosched doctor` tells it."""
+"""Problems of running on this CPU, as `iosched doctor` reports them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def found(monkeypatch: pytest.MonkeyPatch):
     return look
 
 
-def test_nothing(found) -> None:
+def test_without_problems_there_are_no_findings(found) -> None:
     assert found() == ()
 
 
@@ -32,13 +32,13 @@ def test_an_executor_that_does_not_load_is_broken(found) -> None:
     assert (finding.where, finding.way, finding.is_broken) == ("compiled executor", "build it again", True)
 
 
-def test_one_that_was_never_built_is_only_slower(found) -> None:
+def test_an_executor_that_was_never_built_is_only_slower(found) -> None:
     (finding,) = found("it was not built; install a compiler", was_built=False)
     assert not finding.is_broken
     assert "slower" in finding.what
 
 
-def test_without_onnxruntime_that_alone_is_the_matter(found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnxruntime_is_the_only_finding(found, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "package_version", lambda package: None)
     monkeypatch.setattr(facts.library, "compiled", object)
     monkeypatch.setattr(facts.library, "version", lambda: "5")
@@ -50,7 +50,7 @@ def test_without_onnxruntime_that_alone_is_the_matter(found, monkeypatch: pytest
     )
 
 
-def test_openvino_that_cannot_be_used_is_broken_and_one_that_is_not_there_is_not(
+def test_an_unusable_openvino_is_broken_and_a_missing_openvino_is_no_finding(
     found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts.openvino, "installed_version", lambda: "2024.1")

@@ -22,7 +22,7 @@ STAGE_US = 60.0
 
 
 def several() -> Model:
-    """Three unlike convolutions that are large enough to be cut over four lanes, and one that is not."""
+    """Three different convolutions that are large enough to be split over four lanes, and one that is not."""
     nodes = [helper.make_node("Conv", ["x", f"w{name}"], [name], pads=[1] * 4) for name in "abc"]
     nodes.append(helper.make_node("Conv", ["z", "wsmall"], ["small"]))
     weights = {f"w{name}": weight(count, 64, 3, 3) for name, count in (("a", 64), ("b", 48), ("c", 32))}
@@ -39,7 +39,7 @@ def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | N
 
 @pytest.fixture
 def cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuStageCost]:
-    """Four lanes, and a database that knows what operators take alone, on one lane and on all."""
+    """Four lanes, and a database with the latencies of single operators on one lane and on all."""
     monkeypatch.setattr(CpuStageCost, "_timed", timed)
     with ProfileDatabase(":memory:") as database, CpuBackend(several(), lanes=4) as backend:
         found = CpuStageCost(backend, database)
@@ -75,13 +75,13 @@ def test_groups_keep_their_own_lanes_busy(cost: CpuStageCost) -> None:
     assert cost.idle_share(on_two) == pytest.approx(1 - (2 * (10 + 80 / 2) + 40 + 20) / (4 * STAGE_US))
 
 
-def test_what_follows_in_a_group_is_added(cost: CpuStageCost) -> None:
+def test_operators_of_a_group_add_up(cost: CpuStageCost) -> None:
     in_a_row = measured(cost, concurrent("a small", "b", lanes=((0, 1), (2, 3))))
     b_us = 2 * (20 + 20 / 2)
     assert cost.idle_share(in_a_row) == pytest.approx(1 - (100 + 4 + b_us) / (4 * STAGE_US))
 
 
-def test_it_is_not_known_of_what_was_not_measured_or_runs_as_one(cost: CpuStageCost) -> None:
+def test_the_idle_share_of_unmeasured_and_merged_stages_is_unknown(cost: CpuStageCost) -> None:
     asked = cost.measurements
     assert cost.idle_share(concurrent("a", "b")) is None
     assert cost.idle_share(Stage(Strategy.MERGE, (("a",), ("b",)))) is None

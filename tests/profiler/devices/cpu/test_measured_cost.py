@@ -69,7 +69,7 @@ def test_a_stage_that_fails_is_infinitely_slow_and_not_kept(monkeypatch: pytest.
         assert CpuStageCost(backend, database).stage_latency_us(alone("f1", "f3")) < math.inf
 
 
-def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_in_the_database_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = script_stages(monkeypatch)
     reported = []
     for _ in range(2):
@@ -124,10 +124,10 @@ def test_real_measurements_of_a_stage_keep_their_samples(tmp_path: Path) -> None
         cost = CpuStageCost(backend, database)
         for stage in (alone("f1"), alone("f1", "f3"), merged("f1", "f3"), alone("fs")):
             assert 0 < cost.stage_latency_us(stage) < 1e6
-        assert database.stats().measurements == 5  # with the yardstick
+        assert database.stats().measurements == 5  # with the calibration kernel
 
 
-def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
+def test_measuring_again_gives_one_new_latency_and_keeps_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = script_stages(monkeypatch)
@@ -143,7 +143,7 @@ def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
     assert len(measured) == 2
 
 
-def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
+def test_the_cache_flush_before_a_stage_is_about_the_size_of_the_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A given number is used as it is."""
@@ -160,11 +160,11 @@ def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
             asked.clear()
             cost = CpuStageCost(backend, database, sweep_nbytes=given)
             cost.stage_latency_us(alone("f1"))
-            assert set(asked) == {0, wanted}  # the yardstick is always found in the caches
-            assert cost.measurements == 1  # and another sweep is another measurement
+            assert set(asked) == {0, wanted}  # the calibration kernel is always in the caches
+            assert cost.measurements == 1  # and another flush is another measurement
 
 
-def test_the_yardstick_runs_beside_the_runs_whose_latencies_are_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_calibration_kernel_runs_only_around_kept_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     whole = CompiledStage.time
 
@@ -213,7 +213,7 @@ def test_a_stage_that_is_clearly_too_slow_is_measured_roughly(monkeypatch: pytes
         assert (cost.measurements, cost.signatures) == (2, 2)
 
 
-def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
+def test_a_rough_measurement_does_not_count_where_a_better_one_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch)
@@ -231,7 +231,7 @@ def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
     assert cost.measurements == 0
 
 
-def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_measured_in_full_is_not_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
@@ -241,7 +241,7 @@ def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.Monke
         assert len(slow.samples) == 1
 
 
-def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_cannot_merge_is_infinite_for_every_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.runtime.cpu.backend._AS_ONE", {Strategy.MERGE: lambda *_: None})
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
@@ -266,7 +266,7 @@ def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: p
         assert cost.measurements == 0
 
 
-def test_nothing_is_known_of_an_empty_database() -> None:
+def test_an_empty_database_knows_no_latency() -> None:
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
         name = backend.graph.operators[0].name
@@ -275,7 +275,7 @@ def test_nothing_is_known_of_an_empty_database() -> None:
 
 
 class Burst:
-    """While another process has the cores, stages take twice as long, and the system says that it has them."""
+    """While another process uses the cores, stages take twice as long, and the system reports its load."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lasting: int) -> None:
         self.measured = 0
@@ -291,7 +291,7 @@ class Burst:
         return ("other processes used 50% of the cores",) if self.measured <= self.lasting else ()
 
 
-def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
+def test_a_disturbed_stage_is_kept_as_disturbed_and_measured_again_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     burst = Burst(monkeypatch, lasting=2)
@@ -319,7 +319,7 @@ def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
     assert burst.measured == 3
 
 
-def test_more_stages_are_never_called_disturbed_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_stage_counts_once_for_all_its_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage that was measured roughly, in full and again is one stage."""
     Burst(monkeypatch, lasting=99)
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
@@ -331,7 +331,7 @@ def test_more_stages_are_never_called_disturbed_than_there_are(monkeypatch: pyte
         assert "2 of 2 stages" in cost.remarks[0]
 
 
-def test_a_disturbed_stage_is_not_sampled_any_longer_than_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_stage_gets_only_the_minimum_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
         cost = CpuStageCost(backend, database)
@@ -342,7 +342,7 @@ def test_a_disturbed_stage_is_not_sampled_any_longer_than_it_must_be(monkeypatch
         assert cost.disturbed == 1
 
 
-def test_the_measurement_that_decides_is_taken_until_nobody_disturbs_it_or_often_enough(
+def test_the_deciding_measurement_is_taken_until_undisturbed_or_three_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for lasting, latency_us, taken in ((0, 100.0, 1), (1, 100.0, 2), (2, 100.0, 3), (9, 200.0, 3)):
@@ -355,7 +355,7 @@ def test_the_measurement_that_decides_is_taken_until_nobody_disturbs_it_or_often
             assert burst.measured == taken
 
 
-def test_a_rough_measurement_that_was_disturbed_rules_nothing_out_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_rough_measurement_rules_no_stage_out_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     Burst(monkeypatch, lasting=1)
     monkeypatch.setattr(cpu_cost, "is_thorough", lambda *_: False)
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:

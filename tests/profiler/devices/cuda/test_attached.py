@@ -1,4 +1,4 @@
-"""The attached GPU uses the cuDNN plans that a schedule names which was made on it."""
+"""An attached GPU uses the cuDNN plans named by a schedule that was made on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iosched.runtime.cuda.kernel import Gpu
 pytestmark = needs_compiler
 
 
-def test_gpus_refuse_tf32_where_they_have_none_and_a_launch_that_is_not_the_runtimes() -> None:
+def test_attached_gpus_refuse_unsupported_tf32_and_stream_launches() -> None:
     def gpu(capability: int) -> AttachedGpu:
         return AttachedGpu(0, "Host 1000", {}, HostDriver(gpu=Gpu(capability, processors=80)))
 
@@ -35,7 +35,7 @@ def test_gpus_refuse_tf32_where_they_have_none_and_a_launch_that_is_not_the_runt
     with pytest.raises(UsageError, match="launch='streams' only applies to simulated GPUs"):
         CudaDevice(gpu(80)).check(OpenSettings(launch="streams"))
     CudaDevice(gpu(80)).check(OpenSettings(objective="throughput"))
-    with pytest.raises(UsageError, match="does not support tf32"):  # a schedule that was made elsewhere
+    with pytest.raises(UsageError, match="does not support tf32"):  # a schedule that was made on another GPU
         gpu(70).backend(fire(), "tf32")
 
 

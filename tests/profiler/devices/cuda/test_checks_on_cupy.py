@@ -1,4 +1,4 @@
-"""The self-test on CuPy and cuDNN's frontend themselves, over a CUDA made of host memory that fails as CUDA does."""
+"""The self-test on the real CuPy and cuDNN frontend, over a CUDA emulated in host memory that fails as CUDA does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def failed(found: SelfTest) -> list[str]:
     return [each.title for each in found.failed]
 
 
-def test_a_gpu_that_works(desk: DeskCuda) -> None:
+def test_a_working_gpu_passes_the_self_test(desk: DeskCuda) -> None:
     found = selftest("cuda")
     assert failed(found) == []
     assert found.name == "NVIDIA Desk"
@@ -69,7 +69,7 @@ def test_a_kernel_that_the_compiler_refuses_is_named(desk: DeskCuda, monkeypatch
     assert all('identifier "undefined" is undefined' in each.detail for each in found.failed)
 
 
-def test_a_capture_that_fails_once_keeps_no_later_one_from_working(desk: DeskCuda) -> None:
+def test_a_failed_capture_does_not_break_later_ones(desk: DeskCuda) -> None:
     desk.fail("streamEndCapture", CAPTURE_INVALIDATED)
     found = selftest("cuda")
     assert failed(found) == ["graph: 3 streams"]
@@ -85,7 +85,7 @@ def test_a_capture_that_fails_once_keeps_no_later_one_from_working(desk: DeskCud
     ],
 )
 def test_a_kernel_that_breaks_memory_loses_the_gpu(desk: DeskCuda, call: str, name: str) -> None:
-    """Every call after the one that is told of an illegal address is told of it too."""
+    """Every call after the first that reports an illegal address reports it too."""
     desk.fail(call, ILLEGAL_ADDRESS)
     found = selftest("cuda")
     assert failed(found) == [name]
@@ -95,7 +95,7 @@ def test_a_kernel_that_breaks_memory_loses_the_gpu(desk: DeskCuda, call: str, na
 
 
 @pytest.mark.slow
-def test_all_of_it_on_a_v100(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kernel_and_plan_builds_for_a_v100(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel is compiled for 7.0, and every plan of cuDNN is built for a described V100."""
     with desk_cupy.one_gpu() as desk:
         desk.gpu = V100

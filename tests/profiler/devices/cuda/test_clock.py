@@ -1,4 +1,4 @@
-"""The clock of a GPU as NVML reports it; NVML itself is made up."""
+"""The clock of a GPU as NVML reports it; NVML itself is a mock."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def nvml(reasons: int) -> SimpleNamespace:
     [
         (0x0, ()),
         (0x1, ()),  # idle
-        (0x2, ()),  # a clock that somebody set
+        (0x2, ()),  # a clock set by a user
         (0x4, ("power cap",)),
         (0x20 | 0x40, ("thermal slowdown", "hardware thermal slowdown")),
     ],
 )
-def test_the_clocks_are_read_and_the_reasons_why_they_are_low(
+def test_clocks_and_throttling_reasons_are_read(
     monkeypatch: pytest.MonkeyPatch, reasons: int, throttled_by: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(reasons))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_a_clock_that_cannot_be_read_is_not_known(monkeypatch: pytest.MonkeyPatc
     assert nvml_clock("0000:01:00.0")() is None
 
 
-def test_a_driver_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise NVMLError("Shared library not found")
 

@@ -1,4 +1,4 @@
-"""What the profile database knows of cuDNN's plans beside their latencies."""
+"""Fatal cuDNN plans in the profile database and in schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_plan_is_fatal_where_the_gpu_is_lost_while_it_is_tried(error: type[Exc
         assert ("eng1" in plans.fatal("k")) is fatal
 
 
-def test_of_trials_inside_of_others_only_the_innermost_is_fatal() -> None:
+def test_of_nested_trials_only_the_innermost_is_fatal() -> None:
     with ProfileDatabase(None) as database:
         plans = StoredCudnnPlans(database, "gpu")
 
@@ -43,7 +43,7 @@ def test_of_trials_inside_of_others_only_the_innermost_is_fatal() -> None:
         assert plans.fatal("layout") == {"nhwc"}
 
 
-def test_a_schedule_knows_nothing_of_trials() -> None:
+def test_a_schedule_remembers_no_fatal_plans() -> None:
     plans = KnownCudnnPlans({"k": "eng1"})
     with pytest.raises(DeviceLostError), plans.trying("k", "eng1"):
         raise DeviceLostError("gone")

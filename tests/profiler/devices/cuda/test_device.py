@@ -1,4 +1,4 @@
-"""`optimize`, `run` and `bench` from end to end, on a GPU made of host memory."""
+"""`optimize`, `run` and `bench` from end to end, on a GPU emulated in host memory."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_a_schedule_is_found_written_and_run(
     limit = 1e-4 if precision == "fp32" else 2e-2
     assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < limit
     assert "Host 1000" in executor.description
-    stored, checked, known = attached  # what ships is compared with onnxruntime as it will run
+    stored, checked, known = attached  # the shipped schedule is compared with onnxruntime as it will run
     assert isinstance(stored, StoredCudnnPlans)
     assert checked == known == KnownCudnnPlans({"Conv": "eng7_k1=1"})
 
 
 @pytest.mark.parametrize("asked", ["auto", "none"])
-def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
+def test_stages_wait_only_for_their_inputs_where_that_is_faster(
     tmp_path: Path, attached: list[object], by_size: None, monkeypatch: pytest.MonkeyPatch, asked: Barriers
 ) -> None:
     compiled: list[bool] = []
@@ -110,7 +110,7 @@ def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
 
 @pytest.fixture
 def layouts(monkeypatch: pytest.MonkeyPatch) -> list[Layout]:
-    """How images lay in the schedules that were made ready to run."""
+    """The image layouts of the compiled schedules."""
     found: list[Layout] = []
     whole = CudaBackend.compile
 
@@ -149,7 +149,7 @@ def test_the_faster_layout_is_found_once_and_run_without_timing(
 
 
 @pytest.mark.parametrize(("asked", "layout"), [("nhwc", Layout.NHWC), ("nchw", Layout.NCHW)])
-def test_images_lie_as_was_asked_for_also_where_the_schedule_is_run(
+def test_images_keep_the_requested_layout_where_the_schedule_runs(
     tmp_path: Path, attached: list[object], by_size: None, layouts: list[Layout], asked: LayoutName, layout: Layout
 ) -> None:
     result = optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", layout=asked))
@@ -161,7 +161,7 @@ def test_images_lie_as_was_asked_for_also_where_the_schedule_is_run(
     assert relative_error(executor.run(inputs), expected_outputs(fire(), inputs)) < 1e-4
 
 
-def test_latencies_in_one_layout_say_nothing_of_the_other(
+def test_latencies_of_one_layout_are_not_used_for_the_other(
     tmp_path: Path, attached: list[object], by_size: None
 ) -> None:
     """In NHWC the input and the output are converted, by two more kernels of 10 us."""
@@ -173,10 +173,10 @@ def test_latencies_in_one_layout_say_nothing_of_the_other(
     assert (again.document, again.sequential_us, again.measurements) == (first.document, 80.0, 0)
 
 
-def test_a_schedule_from_before_there_was_a_choice_of_layouts_runs_in_nhwc(
+def test_a_schedule_without_a_layout_runs_in_nhwc(
     tmp_path: Path, attached: list[object], by_size: None, layouts: list[Layout]
 ) -> None:
-    """What was planned for a GPU that was not there, or for a CPU, runs in the layout that is best for this one."""
+    """A schedule for a simulated GPU or for a CPU runs in the layout that is best for this GPU."""
     document = optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")).document
     runtime = {key: value for key, value in document.runtime.items() if key != "layout"}
     old = replace(document, runtime=runtime)
@@ -187,8 +187,8 @@ def test_a_schedule_from_before_there_was_a_choice_of_layouts_runs_in_nhwc(
 
 
 @pytest.mark.slow
-def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: list[object]) -> None:
-    """Latencies are not made up here: whole models are slower or faster each time that they are measured."""
+def test_a_second_run_gives_the_same_file(tmp_path: Path, attached: list[object]) -> None:
+    """Latencies are not scripted here: whole models take a different time in each measurement."""
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     assert first.document.to_json() == second.document.to_json()
@@ -210,7 +210,7 @@ def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_latencies_in_a_row_leave_out_the_launch_that_an_idle_gpu_waits_for(
+def test_back_to_back_latencies_exclude_the_launch_that_an_idle_gpu_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six kernels of 10 us one after another; the host takes 7 us to launch the graph of them."""
@@ -230,10 +230,10 @@ def test_latencies_in_a_row_leave_out_the_launch_that_an_idle_gpu_waits_for(
     assert executor.time(random_inputs(fire().graph.inputs), 3) == pytest.approx((67.0, 60.0, 60.0))
 
 
-def test_a_graph_that_an_idle_gpu_is_slower_with_ships_with_a_word_on_it(
+def test_a_graph_that_is_slower_after_idle_ships_with_a_note(
     tmp_path: Path, attached: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs in a row decide: one with more branches takes less there, and the host longer to launch it."""
+    """Runs in a row decide: more branches take less time there, but the host takes longer to launch them."""
 
     def timed(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
         depth = max(map(len, self._plan.lanes), default=0)
@@ -269,7 +269,7 @@ def test_auto_runs_a_model_without_a_schedule_on_the_cpu(monkeypatch: pytest.Mon
     assert run_module.open_executor(fire(), None, device="auto").description.startswith("onnxruntime")
 
 
-def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:
+def test_a_second_optimize_measures_nothing(tmp_path: Path, attached: list[object], by_size: None) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     assert first.measurements > 0
@@ -277,7 +277,7 @@ def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[obje
     assert first.schedule == second.schedule
 
 
-def test_the_idle_share_of_streams_is_known_by_what_groups_take_alone(
+def test_the_idle_share_of_streams_follows_from_single_groups(
     tmp_path: Path, attached: list[object], by_size: None
 ) -> None:
     model = fire()
@@ -316,7 +316,7 @@ def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object
 
 
 @pytest.mark.slow
-def test_two_convolutions_as_one_kernel_are_found_kept_and_run_without_timing(
+def test_a_fused_pair_of_convolutions_is_found_kept_and_run(
     tmp_path: Path, attached: list[object], by_size: None
 ) -> None:
     model = separables()

@@ -1,4 +1,4 @@
-"""What keeps attached GPUs from being used, as `iosched doctor` tells it."""
+"""Problems that prevent the use of attached GPUs, as `iosched doctor` reports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H100 = "NVIDIA H100"
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch):
-    """The findings on a machine with these GPUs and packages, where trying them found this."""
+    """The findings on a machine with these GPUs and packages, with this result of the probe."""
 
     def look(names: list[str], packages: tuple[str, ...], probed: GpuProbe | None = None) -> tuple[Finding, ...]:
         standin_driver.none(monkeypatch)
@@ -28,31 +28,31 @@ def found(monkeypatch: pytest.MonkeyPatch):
     return look
 
 
-def test_without_a_gpu_nothing_is_wrong(found) -> None:
+def test_without_a_gpu_there_are_no_findings(found) -> None:
     assert found([], ()) == ()
 
 
-def test_a_gpu_for_which_nothing_was_installed_is_worth_a_remark(found) -> None:
+def test_a_gpu_without_any_package_is_only_a_remark(found) -> None:
     (finding,) = found([H100], ())
     assert finding.where == H100
     assert "pip install '.[cuda]'" in finding.way
     assert not finding.is_broken
 
 
-def test_one_for_which_a_part_is_installed_is_broken(found) -> None:
+def test_a_gpu_with_only_some_of_the_packages_is_broken(found) -> None:
     (finding,) = found([H100], EXTRAS[0].packages[:2])
     assert EXTRAS[0].packages[2] in finding.what
     assert finding.is_broken
 
 
-def test_a_problem_with_all_that_it_takes_is_broken_and_what_makes_it_slower_is_not(found) -> None:
+def test_with_all_packages_a_problem_is_broken_and_a_remark_is_not(found) -> None:
     probed = GpuProbe(problems=("the driver is too old",), remarks=("no CUDA provider",))
     problem, remark = found([H100], EXTRAS[0].packages, probed)
     assert (problem.what, problem.is_broken) == ("the driver is too old", True)
     assert (remark.what, remark.is_broken) == ("no CUDA provider", False)
 
 
-def test_a_gpu_that_is_too_old_for_all_is_worth_a_remark(found) -> None:
+def test_a_gpu_that_is_too_old_is_only_a_remark(found) -> None:
     (finding,) = found(["Tesla P100-SXM2-16GB"], ())
     assert "do not run on this GPU" in finding.what
     assert not finding.is_broken

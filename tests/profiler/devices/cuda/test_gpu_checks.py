@@ -1,4 +1,4 @@
-"""A GPU is tried with each kernel, plans of cuDNN, a graph of three streams and a model; what is wrong is named."""
+"""The self-test runs each kernel, cuDNN plans, a graph of three streams and a model on a GPU, and names failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def failed(found: SelfTest) -> list[str]:
     return [each.title for each in found.failed]
 
 
-def test_a_gpu_that_works(tried) -> None:
+def test_a_working_gpu_passes_the_self_test(tried) -> None:
     driver = HostDriver(collects=True)
     found = tried(driver)
     assert failed(found) == []
@@ -73,14 +73,14 @@ def test_a_gpu_that_works(tried) -> None:
 
 
 @pytest.mark.slow
-def test_all_of_it() -> None:
+def test_every_check_of_the_full_self_test_passes() -> None:
     checks = cuda_checks(host_gpu(HostDriver()))
     assert {*SAMPLES, *CUDNN_SAMPLES} <= {check.name.split()[0] for check in checks}
     for check in checks:
         check.run()
 
 
-def test_a_kernel_that_computes_something_else_is_named(tried, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_wrong_results_is_named(tried, monkeypatch: pytest.MonkeyPatch) -> None:
     right = AddN.call
 
     def call(self: AddN, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
@@ -106,7 +106,7 @@ def test_a_kernel_that_does_not_compile_is_named(tried) -> None:
     assert int(compiled) < int(total.split()[0])
 
 
-def test_a_compiler_that_is_missing(tried) -> None:
+def test_a_missing_compiler_is_reported(tried) -> None:
     class Driver(HostDriver):
         def load(self, call: CudaCall) -> CudaCall:
             raise DeviceError("CUDA headers are not installed")
@@ -116,11 +116,11 @@ def test_a_compiler_that_is_missing(tried) -> None:
     assert failed(found)[-1] == "graph: 3 streams"
     assert [each.title for each in found.results if each.outcome == "passed"] == [
         *(f"cuDNN: Conv {precision}" for precision in ("fp32", "tf32", "fp16")),
-        "model: light_squeezenet",  # the small one that stands for it is nothing but convolutions
+        "model: light_squeezenet",  # the small model used in its place has only convolutions
     ]
 
 
-def test_a_plan_of_cudnn_that_computes_something_else(tried, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cudnn_plan_with_wrong_results_is_reported(tried, monkeypatch: pytest.MonkeyPatch) -> None:
     right = HostPlan.execute
 
     def execute(self: HostPlan, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
@@ -133,7 +133,7 @@ def test_a_plan_of_cudnn_that_computes_something_else(tried, monkeypatch: pytest
     ]  # fmt: skip
 
 
-def test_a_capture_that_fails(tried) -> None:
+def test_a_failing_capture_is_reported(tried) -> None:
     class Driver(HostDriver):
         def end_capture(self, stream: Stream) -> Graph:
             super().end_capture(stream)
@@ -144,14 +144,14 @@ def test_a_capture_that_fails(tried) -> None:
     assert all("CaptureInvalidated" in each.detail for each in found.failed)
 
 
-def test_a_stream_that_is_not_joined(tried, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unjoined_stream_is_reported(tried, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that do not wait for what they read give wrong numbers, or no graph."""
     monkeypatch.setattr(HostDriver, "wait", lambda self, stream, event: None)
     assert "graph: 3 streams" in failed(tried(HostDriver()))
 
 
 @pytest.mark.parametrize("launches", [1, 9])
-def test_a_gpu_that_is_lost(tried, launches: int) -> None:
+def test_a_lost_gpu_ends_the_self_test(tried, launches: int) -> None:
     class Driver(HostDriver):
         left = launches
 
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_lost(tried, launches: int) -> None:
     assert f"not tried because the device was lost: {len(after)}" in found.summary
 
 
-def test_a_gpu_without_memory(tried) -> None:
+def test_a_gpu_without_memory_is_reported(tried) -> None:
     class Driver(HostDriver):
         def allocate(self, nbytes: int) -> HostMemory:
             raise DeviceError("the GPU has not enough memory left")
@@ -182,18 +182,18 @@ def test_a_gpu_without_memory(tried) -> None:
     assert "kernels: AddN fp32 nhwc (the GPU has not enough memory left)" in found.summary
 
 
-def test_a_model_that_onnxruntime_runs_is_not_one_graph(tried, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_without_a_captured_graph_fails_the_check(tried, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaExecutor, "is_captured", False)
     assert failed(tried(HostDriver())) == ["graph: 3 streams"]
 
 
-def test_a_gpu_is_tried_in_the_precisions_that_it_has() -> None:
+def test_a_gpu_is_checked_in_the_precisions_that_it_supports() -> None:
     names = [check.name for check in cuda_checks(host_gpu(HostDriver(gpu=V100)))]
     assert "Separable fp16 nhwc" in names
     assert not any("tf32" in name for name in names)
 
 
-def test_what_two_precisions_or_layouts_have_in_common_is_tried_once() -> None:
+def test_checks_shared_by_precisions_or_layouts_run_once() -> None:
     names = [check.name for check in cuda_checks(host_gpu(HostDriver()))]
     assert len(names) == len(set(names))
     forms: dict[str, list[str]] = {}
@@ -206,7 +206,7 @@ def test_what_two_precisions_or_layouts_have_in_common_is_tried_once() -> None:
     assert forms["Conv"] == list(PRECISIONS)
 
 
-def test_versions_are_written_as_people_do(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_versions_are_in_the_usual_notation(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(about_module, "_MODULE", tmp_path / "version")
     found = about(host_gpu(HostDriver()))
     expected = {"capability": "9.0", "cuda_driver": "13.0", "cuda": "12.9", "cudnn": "9.19.0", "cupy": "14.2.0"}

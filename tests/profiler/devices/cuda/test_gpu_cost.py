@@ -1,4 +1,4 @@
-"""Latencies of stages on a GPU made of host memory; stages that cannot be run are infinitely slow."""
+"""Latencies of stages on a GPU emulated in host memory; stages that cannot be run are infinitely slow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPat
             cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
 
 
-def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_engine_makes_a_stage_infinitely_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise ExecutionError("the GPU failed")
 
@@ -58,7 +58,7 @@ def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_a
         assert cost.stage_latency_us(Stage(Strategy.MERGE, (("f1",), ("f3",)))) == np.inf
 
 
-def test_operators_alike_have_one_key() -> None:
+def test_identical_operators_have_one_key() -> None:
     """The operators f1 and g1 differ only in their names; f3 has another kernel."""
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(fire(), database)

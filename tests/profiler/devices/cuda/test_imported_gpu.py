@@ -1,4 +1,4 @@
-"""Planning for a GPU that is not here with what was measured on one elsewhere, which here is made of host memory."""
+"""Optimizing for a simulated GPU with stages measured on an attached one, which is emulated in host memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ V100 = Gpu(capability=70, processors=80)
 
 @pytest.fixture
 def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `profile export` writes where a V100 is attached on which a small network was optimized."""
+    """The output of `profile export` on a machine that optimized a small network on an attached V100."""
     return measured_there(tmp_path / "there.db", monkeypatch)
 
 
@@ -66,7 +66,7 @@ def measured_there(
 
 
 def imported(path: Path, lines: list[str], *, without: str = "none") -> OptimizeSettings:
-    """Settings that plan for a V100 where this profile was imported, without the rows of such a table."""
+    """Settings for a simulated V100 after the import of this profile, without the rows of one table."""
     with ProfileDatabase(path) as database:
         import_lines(database, [line for line in lines if f'"table":"{without}"' not in line])
     return OptimizeSettings(device="v100", profile_db=path)
@@ -77,7 +77,7 @@ def note_of(result: OptimizeResult) -> str:
     return found
 
 
-def test_a_schedule_of_stages_measured_elsewhere_takes_what_they_took_there(tmp_path: Path, profile: list[str]) -> None:
+def test_a_schedule_of_imported_stages_takes_their_measured_latency(tmp_path: Path, profile: list[str]) -> None:
     result = optimize(fire(), imported(tmp_path / "here.db", profile))
     assert result.cost == "analytic"
     assert result.measured_share == pytest.approx(1)
@@ -92,7 +92,7 @@ def test_a_schedule_of_stages_measured_elsewhere_takes_what_they_took_there(tmp_
     assert "cudnn 91002" in note_of(result)
 
 
-def test_units_take_what_their_operators_took_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_take_their_imported_latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     units = (("fs", "f3"), ("gs", "g1"))
     lines = measured_there(tmp_path / "there.db", monkeypatch, units=units)
     result = optimize(fire(), replace(imported(tmp_path / "here.db", lines), units=units))
@@ -103,8 +103,8 @@ def test_units_take_what_their_operators_took_there(tmp_path: Path, monkeypatch:
         assert result.predicted_us == sum(found.known_us(stage) or 0.0 for stage in result.schedule.stages)
 
 
-def test_what_was_not_measured_is_scaled_by_the_operators_that_were(tmp_path: Path, profile: list[str]) -> None:
-    """Only `f1`, and what is like it, is left of the profile: all else takes as many times what the model says."""
+def test_unmeasured_stages_are_scaled_by_the_measured_operators(tmp_path: Path, profile: list[str]) -> None:
+    """Only `f1`, and stages with its key, remain in the profile: the model's latencies of all others are scaled."""
     alone = Stage(Strategy.CONCURRENT, (("f1",),))
     settings = imported(tmp_path / "all.db", profile)
     with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(tmp_path / "one.db") as one:
@@ -131,8 +131,8 @@ def test_what_was_not_measured_is_scaled_by_the_operators_that_were(tmp_path: Pa
     assert f"multiplied by {expected.factor:.2f}" in note_of(result)
 
 
-def test_beside_computed_stages_the_best_of_measured_ones_is_told(tmp_path: Path, profile: list[str]) -> None:
-    """All operators were measured alone, so that there is one; what they take side by side is computed, and less."""
+def test_the_best_schedule_of_only_measured_stages_is_reported(tmp_path: Path, profile: list[str]) -> None:
+    """All operators were measured alone, so there is one; concurrent stages are computed, and faster."""
     settings = imported(tmp_path / "all.db", profile)
     with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(tmp_path / "alone.db") as alone:
         found = imported_profile(database, fire(), "v100", "fp32").measured
@@ -165,7 +165,7 @@ def _stage_of(row: Row) -> str | None:
         ({"resume": False}, {}, None),
     ],
 )
-def test_it_is_said_why_stages_are_passed_over(
+def test_the_reason_why_stages_are_ignored_is_reported(
     tmp_path: Path, profile: list[str], wanted: dict[str, str], change: dict[str, str], words: str | None
 ) -> None:
     lines = "\n".join(profile)
@@ -178,7 +178,7 @@ def test_it_is_said_why_stages_are_passed_over(
     assert words is None or words in result.notes[0]
 
 
-def test_a_key_of_a_stranger_is_no_gpu(tmp_path: Path) -> None:
+def test_a_malformed_device_key_is_no_gpu(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "p.db") as database:
         for key in ("", "{}", "[" * 100_000, '{"kind": "cuda"}', '{"kind": "cuda", "name": 7}'):
             database.keep_stage("a", key, summarize([1.0]))
@@ -186,7 +186,7 @@ def test_a_key_of_a_stranger_is_no_gpu(tmp_path: Path) -> None:
         assert (found.measured, found.notes) == (None, ())
 
 
-def test_a_profile_that_says_that_nothing_runs_keeps_nobody_from_planning(tmp_path: Path, profile: list[str]) -> None:
+def test_a_profile_of_failed_stages_does_not_prevent_a_schedule(tmp_path: Path, profile: list[str]) -> None:
     lines = [line for line in profile if '"table":"choice"' in line]
     stages = [line for line in profile if '"table":"stage"' in line]
     lines += [re.sub(r'"samples_us":\[.*?\]', '"samples_us":null', line) for line in stages]
@@ -224,7 +224,7 @@ def test_of_several_versions_the_one_with_most_operators_is_taken(tmp_path: Path
     assert result.predicted_us == whole.predicted_us
 
 
-def test_of_versions_with_as_many_operators_the_one_measured_last_is_taken(tmp_path: Path, profile: list[str]) -> None:
+def test_of_versions_with_equally_many_operators_the_latest_is_used(tmp_path: Path, profile: list[str]) -> None:
     settings = imported(tmp_path / "here.db", profile)
     with ProfileDatabase(settings.profile_db) as database:
         database.merge([measured_later(row) for row in database.rows() if isinstance(row, StageRow | ChoiceRow)])
@@ -244,7 +244,7 @@ def measured_later(row: StageRow | ChoiceRow) -> Row:
 
 
 def test_choices_between_kernels_come_with_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A V100 has a choice of layouts: stages in the one that was chosen there are found by lowering the model so."""
+    """A V100 has a choice of layouts: stages in the chosen one are found by lowering the model in that layout."""
     lines = measured_there(tmp_path / "there.db", monkeypatch, precision="fp16")
     settings = replace(imported(tmp_path / "here.db", lines), precision="fp16")
     assert optimize(fire(), settings).measured_share == pytest.approx(1)
@@ -253,8 +253,8 @@ def test_choices_between_kernels_come_with_the_profile(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("make", [separables, lambda: load_model(light_model("light_squeezenet").SerializeToString())])
-def test_a_model_is_lowered_as_where_the_gpu_is(make: Callable[[], Model], precision: PrecisionName) -> None:
-    """With whatever was chosen there: the layout, and operators of one kernel or two."""
+def test_a_model_is_lowered_as_on_the_attached_gpu(make: Callable[[], Model], precision: PrecisionName) -> None:
+    """With the choices made there: the layout, and operators of one kernel or two."""
     model, gpu = make(), HostGpu(0, NAME, {"cudnn": "91002"}, HostDriver(gpu=V100))
     network = LoweredModel(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
     other = network.in_layout(next(each for each in Layout if each is not network.layout))
@@ -275,10 +275,10 @@ def test_a_model_is_lowered_as_where_the_gpu_is(make: Callable[[], Model], preci
             assert found is not None
             assert list(map(found.signature, stages)) == list(map(there.signature, stages))
             keys.append(first)
-    assert len(set(keys)) == 2, "in another layout stages have other names"
+    assert len(set(keys)) == 2, "in another layout stages have other signatures"
 
 
-def test_the_rest_is_found_for_the_second_measurement_where_there_is_one(tmp_path: Path, profile: list[str]) -> None:
+def test_the_second_measurement_of_a_stage_is_used_where_there_is_one(tmp_path: Path, profile: list[str]) -> None:
     settings = imported(tmp_path / "here.db", profile)
     with ProfileDatabase(settings.profile_db) as database:
         rows = [row for row in database.rows() if isinstance(row, StageRow)]

@@ -1,4 +1,4 @@
-"""`optimize`, `run` and `bench` name the operators without a CUDA kernel, and say how long they take."""
+"""`optimize`, `run` and `bench` name the operators without a CUDA kernel and report their time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_optimize_says_so(tmp_path: Path) -> None:
+def test_optimize_reports_the_time_outside_the_graph(tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy", barriers="stage")
     assert SENTENCE in optimize(sliced(), settings).notes
     assert not any("Outside" in note for note in optimize(fire(), settings).notes)
 
 
-def test_run_says_so_and_reads_arrays_where_they_lie() -> None:
+def test_run_reports_the_time_outside_the_graph_and_reads_gpu_arrays() -> None:
     model = sliced()
     executor = run_module.open_executor(model, None, device="cuda")
     inputs = random_inputs(model.graph.inputs)
@@ -49,12 +49,12 @@ def test_run_says_so_and_reads_arrays_where_they_lie() -> None:
     np.testing.assert_allclose(on_host(found["t"]), expected_outputs(model, inputs)["t"], rtol=1e-5)
 
 
-def test_bench_says_so(tmp_path: Path) -> None:
+def test_bench_reports_the_time_outside_the_graph(tmp_path: Path) -> None:
     found = bench(sliced(), None, names=["sequential"], device="cuda", rounds=2, profile_db=tmp_path / "p.db")
     assert SENTENCE in found.notes
 
 
-def test_on_the_cpu_there_is_nothing_to_say_and_no_array_of_a_gpu_to_read() -> None:
+def test_on_the_cpu_there_are_no_notes_and_gpu_arrays_are_refused() -> None:
     executor = run_module.open_executor(fire(), None, device="cpu")
     assert executor.notes == ()
     with pytest.raises(UsageError, match="device='cuda'"):

@@ -1,4 +1,4 @@
-"""`batch` from end to end, on a GPU made of host memory."""
+"""`batch` from end to end, on a GPU emulated in host memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = needs_compiler
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["auto", "packed"])
-def test_several_models_run_as_what_was_found_fastest(
+def test_several_models_run_in_the_way_that_was_found_fastest(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attach_host(monkeypatch)

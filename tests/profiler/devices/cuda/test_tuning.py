@@ -37,8 +37,8 @@ LIKE_IT = Stage(Strategy.CONCURRENT, (("g1",), ("g3",)))
 SQUEEZE = Stage(Strategy.CONCURRENT, (("fs",),))
 
 
-class EachItsOwn(HostChoice):
-    """Every kernel and layout has a key of its own, as on a GPU."""
+class SeparateKeys(HostChoice):
+    """Every kernel and layout has a separate key, as on a GPU."""
 
     def key(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
         return cudnn_plan_key(kernel, reads, writes)
@@ -46,7 +46,7 @@ class EachItsOwn(HostChoice):
 
 def backend_of(memory: CudnnPlanStore | None = None) -> CudaBackend:
     driver = HostDriver()
-    return CudaBackend(fire(), driver, EachItsOwn(driver, memory), Precision("fp32"), layout=Layout.NHWC)
+    return CudaBackend(fire(), driver, SeparateKeys(driver, memory), Precision("fp32"), layout=Layout.NHWC)
 
 
 def compiled(backend: CudaBackend, stage: Stage = PAIR) -> CudaExecutor:
@@ -79,7 +79,7 @@ def one_eight(names: list[str]) -> float:
     return {0: 100.0, 1: 80.0, 2: 90.0}[names.count("eng8")] + 5 * names.count("eng9")
 
 
-def test_what_is_faster_in_the_stage_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_that_is_faster_in_the_stage_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = latencies(monkeypatch, one_eight)
     executor = compiled(backend_of())
     assert is_tunable(executor)
@@ -91,13 +91,13 @@ def test_what_is_faster_in_the_stage_is_taken(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
-def test_what_is_fastest_alone_stays_where_nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_that_is_fastest_alone_stays_where_none_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     latencies(monkeypatch, lambda names: 100 - 0.1 * (len(names) - names.count("eng7_k1=1")))
     tuned = tune(compiled(backend_of()))
     assert (tuned.names, tuned.time(1)) == ({}, (100.0,))
 
 
-def test_what_is_faster_only_most_of_the_time_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_is_faster_only_most_of_the_time_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def repeated(self: CudaExecutor, copies: int) -> Callable[[int], tuple[float, ...]]:
         others = any(plan.name != "eng7_k1=1" for _, plan in self.cudnn_plans)
         samples = cycle([80.0, 80.0, 120.0] if others else [100.0])
@@ -107,7 +107,7 @@ def test_what_is_faster_only_most_of_the_time_is_not_taken(monkeypatch: pytest.M
     assert tune(compiled(backend_of())).names == {}
 
 
-def test_only_so_many_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_tried_plans_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = latencies(monkeypatch, one_eight)
     monkeypatch.setattr(cuda_tuning, "MOST_TRIED", 1)
     tune(compiled(backend_of()))
@@ -213,7 +213,7 @@ def test_latencies_without_the_plans_they_hold_for_are_measured_again(monkeypatc
         assert forgetful.backend.cudnn_plans_in(PAIR)
 
 
-def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_another_process_made_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes search at the same time: latencies must be those of the plans that are kept."""
     asked = latencies(monkeypatch, one_eight)
     with ProfileDatabase(":memory:") as database:
@@ -262,7 +262,7 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         assert np.isfinite(cost.remeasure(SQUEEZE))
 
 
-def test_a_stage_that_fails_while_it_is_timed_gives_back_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_fails_while_it_is_timed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     close = CudaExecutor.close
 

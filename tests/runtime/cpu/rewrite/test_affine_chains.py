@@ -45,7 +45,7 @@ def kinds(model: Model) -> Counter[str]:
 def model_of(
     nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], outputs: Sequence[str] = ("y",), batch: int = 1
 ) -> Model:
-    """`nodes` make t of p, which has 32 channels, and two convolutions stand around them."""
+    """`nodes` compute t from p, which has 32 channels, between two convolutions."""
     around = {"first": weight(CHANNELS, 3, 3, 3), "last": weight(8, CHANNELS, 1, 1), **weights}
     before = [node("Conv", ["x", "first"], ["c"]), node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2])]
     after = [node("Relu", ["t"], ["r"]), node("Conv", ["r", "last"], ["y"])]
@@ -57,7 +57,7 @@ def per_channel(seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_normalization_with_a_product_and_a_sum_behind_it(batch: int) -> None:
+def test_a_product_and_a_sum_after_a_normalization_join_it(batch: int) -> None:
     nodes = [
         node("BatchNormalization", ["p", *"gbmv"], ["n"], epsilon=1e-3),
         node("Mul", ["n", "k"], ["q"]),
@@ -76,11 +76,11 @@ def test_a_product_and_a_sum_become_a_normalization() -> None:
 
 
 @pytest.mark.parametrize("op", ["Mul", "Add"])
-def test_one_product_or_sum_alone(op: str) -> None:
+def test_a_single_product_or_sum_becomes_a_normalization(op: str) -> None:
     assert kinds(model_of([node(op, ["k", "p"], ["t"])], {"k": per_channel()}))["BatchNormalization"] == 1
 
 
-def test_numbers_for_all_channels_join_but_make_no_chain() -> None:
+def test_scalars_join_a_chain_but_do_not_make_one() -> None:
     half, three = np.float32(0.5).reshape(()), np.full((1,), 3, np.float32)
     nodes = [node("Mul", ["p", "half"], ["q"]), node("Add", ["q", "three"], ["t"])]
     assert kinds(model_of(nodes, {"half": half, "three": three}))["BatchNormalization"] == 0
@@ -102,7 +102,7 @@ def test_a_graph_output_in_a_chain_is_kept() -> None:
     assert kinds(model)["BatchNormalization"] == 2
 
 
-def test_a_chain_behind_a_convolution_is_taken_into_it() -> None:
+def test_a_chain_after_a_convolution_is_folded_into_it() -> None:
     nodes = [node("Conv", ["p", "w"], ["u"]), node("Mul", ["u", "k"], ["q"]), node("Add", ["q", "s"], ["t"])]
     weights = {"w": weight(CHANNELS, CHANNELS, 1, 1), "k": per_channel(), "s": per_channel(1)}
     model = model_of(nodes, weights)
@@ -136,13 +136,13 @@ def image_last(steps: Sequence[str], batch: int = 1, *, outputs: Sequence[str] =
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_images_with_channels_last_are_scaled_behind_the_transpose(batch: int) -> None:
+def test_images_with_channels_last_are_scaled_after_the_transpose(batch: int) -> None:
     model = image_last(["Mul-one", "Add-full", "Mul-last"], batch)
     assert kinds(model) == {"Transpose": 1, "BatchNormalization": 1, "Conv": 1}
     assert joined(model).nodes[0].op_type == "Transpose"
 
 
-def test_a_scaled_image_that_is_a_result_stays_as_it_is() -> None:
+def test_a_scaled_image_that_is_a_graph_output_is_unchanged() -> None:
     model = image_last(["Mul-one", "Add-full"], outputs=("y", "s1"))
     assert joined(model).to_proto() == model.proto
 

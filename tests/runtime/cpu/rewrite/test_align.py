@@ -111,7 +111,7 @@ def tensors_of(graph: EditableGraph, model: Model) -> dict[str, np.ndarray]:
 
 
 def assert_same(model: Model, block: int = 8) -> EditableGraph:
-    """Outputs agree in shape and value; changed tensors hold the real channels and exact zeros; specs are true."""
+    """Outputs agree in shape and value; changed tensors hold the real channels and exact zeros; specs are correct."""
     aligned = align(model, block)
     expected, found = tensors_of(graph_of(model), model), tensors_of(aligned, model)
     for value in model.proto.graph.output:
@@ -170,11 +170,11 @@ def networks(draw: st.DrawFn) -> Model:
 
 
 @given(networks(), st.sampled_from([8, 16]))
-def test_any_network_computes_the_same_with_zeros_in_all_other_channels(model: Model, block: int) -> None:
+def test_any_network_computes_the_same_with_zeros_in_the_added_channels(model: Model, block: int) -> None:
     assert_same(model, block)
 
 
-def test_a_separable_convolution_is_padded_to_whole_blocks_and_nothing_is_cut_back() -> None:
+def test_a_separable_convolution_is_padded_to_whole_blocks_without_new_nodes() -> None:
     net = Net()
     first = net.conv("x", 11)
     depthwise = net.depthwise(net.same("Relu", first))
@@ -197,7 +197,7 @@ def test_a_concat_scatters_the_weights_of_its_readers() -> None:
     assert ops(aligned)["Gather"] == 0
 
 
-def test_a_convolution_takes_the_map_of_the_concat_that_it_is_added_to() -> None:
+def test_a_convolution_adopts_the_channel_map_of_the_concat_it_is_added_to() -> None:
     net = Net()
     added = net.same("Add", net.concat(net.conv("x", 5), net.conv("x", 6)), net.conv("x", 11))
     aligned = assert_same(net.model(net.conv(net.depthwise(added), 6)))
@@ -232,7 +232,7 @@ def test_operators_that_change_zero_get_the_real_channels(op: str) -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "passes"), [(0.0, 6.0, True), (-1.0, 0.0, True), (0.5, 6.0, False)])
-def test_a_clip_passes_zeros_on_where_they_are_within_its_limits(low: float, high: float, passes: bool) -> None:
+def test_a_clip_keeps_zeros_that_are_within_its_limits(low: float, high: float, passes: bool) -> None:
     net = Net()
     limits = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in (("l", low), ("h", high))]
     net.weights.extend(limits)
@@ -308,8 +308,8 @@ def test_randwire_stays_in_the_blocked_layout_and_computes_the_same(batch: int) 
 
 
 @pytest.mark.parametrize(("value", "gathers"), [(None, 0), (0.0, 0), (1.5, 1)])
-def test_zeros_around_an_image_keep_its_channels(value: float | None, gathers: int) -> None:
-    """Around the channels that are added they are zeros too; other numbers would not be."""
+def test_a_pad_with_zeros_keeps_the_added_channels(value: float | None, gathers: int) -> None:
+    """The added channels are then zero everywhere; with other padding they would not be."""
     net = Net()
     net.weights.append(numpy_helper.from_array(np.array([0, 0, 1, 0, 0, 0, 0, 2]), "pads"))
     if value is not None:
@@ -320,7 +320,7 @@ def test_zeros_around_an_image_keep_its_channels(value: float | None, gathers: i
 
 
 @pytest.mark.parametrize(("axes", "gathers"), [([2, 3], 0), ([-1, -2], 0), ([2, 1], 1)])
-def test_some_pixels_of_an_image_keep_its_channels(axes: list[int], gathers: int) -> None:
+def test_a_slice_of_pixels_keeps_the_added_channels(axes: list[int], gathers: int) -> None:
     net = Net()
     for name, numbers in (("starts", [1, 0]), ("ends", [9, 5]), ("axes", axes), ("steps", [2, 1])):
         net.weights.append(numpy_helper.from_array(np.array(numbers), name))

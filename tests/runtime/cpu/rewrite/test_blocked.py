@@ -86,19 +86,19 @@ class Net:
         return self.same(op, x, kernel_shape=[3, 3], pads=[1] * 4)
 
     def model(self, output: str, batch: int = 1) -> Model:
-        """Ends in a convolution, so that somebody wants blocks."""
+        """Ends in a convolution, so that one reader needs blocks."""
         last = self.conv(output, 32)
         return loaded(proto_of(self.nodes, {"x": (batch, 3, SIZE, SIZE)}, [last], self.weights))
 
 
 def conversions(kernels: KernelGraph) -> int:
-    """How many change the layout of an image; those of single numbers for each channel are free."""
+    """Number of layout conversions of images; those of one number per channel are free."""
     names = [name for node in kernels.nodes if node.op_type.startswith("Reorder") for name in node.output]
     return sum((kernels.tensors[name].shape or ())[2:] != (1, 1) for name in names)
 
 
 def check(model: Model, *, at_most: int | None = None, more: int = 0) -> KernelGraph:
-    """Outputs agree; conversions are at most as many as `at_most`, or `more` than onnxruntime's."""
+    """Outputs agree; there are at most `at_most` conversions, or `more` more than onnxruntime has."""
     before, after = build_kernel_graph(model), build_kernel_graph(model)
     keep_blocked(after.graph, after.channel_block)
     after = replace(after, nodes=after.graph.nodes)
@@ -128,7 +128,7 @@ def test_squeeze_and_excitation_stays_in_blocks(channels: int, batch: int, squee
     assert "Mul" not in {node.op_type for node in after.nodes}
 
 
-def test_numbers_that_all_images_share_stay_a_product() -> None:
+def test_factors_shared_by_all_images_stay_a_product() -> None:
     """They are an input, since constants are folded."""
     net, x = stem(32)
     net.shapes["g"] = (32, 1)
@@ -157,7 +157,7 @@ def test_a_constant_for_each_channel(channels: int, batch: int, op: str, left: b
     check(net.model(made, batch), at_most=None if op == "Sub" else AT_THE_END)
 
 
-def test_an_activation_behind_a_constant_for_each_channel_is_applied_by_the_convolution() -> None:
+def test_an_activation_after_a_constant_per_channel_is_applied_by_the_convolution() -> None:
     net, x = stem(20)
     after = check(net.model(net.same("Relu", net.scaled(net.pool(x, "MaxPool"), "Add"))), at_most=AT_THE_END)
     assert Counter(node.op_type for node in after.nodes) == {"Conv": 3, "MaxPool": 1, "ReorderOutput": 1}
@@ -195,7 +195,7 @@ def test_other_pads_are_left_alone(pads: list[int], mode: str) -> None:
     check(net.model(net.node("Pad", [net.swish(x), name], (32 + pads[1], SIZE + 2 * pads[2]), mode=mode)))
 
 
-def test_a_tensor_that_is_needed_in_the_plain_layout_too() -> None:
+def test_a_tensor_read_in_both_layouts_needs_no_extra_conversion() -> None:
     net, x = stem(32)
     swish = net.swish(x)
     plain = net.same("Softmax", swish, axis=1)
@@ -209,7 +209,7 @@ def test_a_graph_output_in_between_keeps_its_name_and_its_shape() -> None:
     check(loaded(proto_of(net.nodes, {"x": (1, 3, SIZE, SIZE)}, [last, between], net.weights)))
 
 
-def test_models_without_blocks_are_left_as_they_are() -> None:
+def test_models_without_blocks_are_unchanged() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     model = loaded(proto_of(nodes, {"x": (2, 8)}, ["y"], {"w": weight(8, 4)}))
     graph = build_kernel_graph(model).graph
@@ -260,7 +260,7 @@ def _one(net: Net, kind: str, x: str, number: int) -> str:
 
 
 def test_conversions_are_counted() -> None:
-    """The count that the tests above rest on."""
+    """The count that the tests above rely on."""
     net, x = stem(32)
     plain = build_kernel_graph(net.model(net.excite(x, squeezed=False)))
     found = Counter(node.op_type for node in plain.nodes)

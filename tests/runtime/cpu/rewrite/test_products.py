@@ -46,7 +46,7 @@ def test_one_row_is_split_by_results(nodes: list, opset: int) -> None:
         (node("MatMul", ["x", "w"], ["y"]), (1, 1, 40), 17),
         (node("MatMul", ["x", "w"], ["y"]), (1, 40), 9),  # where a Gemm needs a third operand
         (node("Gemm", ["x", "w"], ["y"], transA=1), (40, 1), 17),
-        (node("Gemm", ["x", "w"], ["y"], transB=1), (1, 1000), 17),  # it lies so already
+        (node("Gemm", ["x", "w"], ["y"], transB=1), (1, 1000), 17),  # it has this layout already
     ],
 )
 def test_other_products_are_left_alone(made, shape: tuple[int, ...], opset: int) -> None:
@@ -58,7 +58,7 @@ def test_other_products_are_left_alone(made, shape: tuple[int, ...], opset: int)
     check_everything(model, seeds=(0,))
 
 
-def test_a_matrix_that_others_read_stays_too() -> None:
+def test_a_matrix_with_other_readers_is_kept_in_both_layouts() -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["z", "w"], ["v"])]
     model = loaded(proto_of(nodes, {"x": (1, 40), "z": (3, 40)}, ["y", "v"], {"w": WEIGHTS["w"]}))
     graph = build_kernel_graph(model).graph

@@ -20,7 +20,7 @@ node = helper.make_node
 
 
 def model_of(channels: int, batch: int = 1, **attributes: float) -> Model:
-    """Values of a size at which the sum over the window counts."""
+    """Values large enough that the sum over the window matters."""
     nodes = [
         node("Conv", ["x", "w"], ["c"]),
         node("LRN", ["c"], ["n"], **attributes),
@@ -37,20 +37,20 @@ def kinds(model: Model) -> Counter[str]:
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("beta", [0.5, 0.75, 1.0])
-def test_it_stays_in_blocks_and_is_split(beta: float, batch: int) -> None:
+def test_a_response_normalization_stays_in_blocks(beta: float, batch: int) -> None:
     model = model_of(32, batch, size=5, alpha=0.5, beta=beta)
     found = kinds(model)
     assert (found["LRN"], found["ReorderInput"], found["ReorderOutput"]) == (0, 0, 1)
     check_everything(model, seeds=(0,))
 
 
-def test_it_is_one_unit_of_the_schedule() -> None:
+def test_a_response_normalization_is_one_unit_of_the_schedule() -> None:
     with CpuBackend(model_of(32, size=5, alpha=0.5), lanes=1) as backend:
         assert [operator.type for operator in backend.graph.operators] == ["Conv", "LRN", "Conv"]
         assert sorted(len(nodes) for nodes in backend.coarse.nodes.values()) == [1, 2, 6]
 
 
-def test_another_power_is_left_to_onnxruntime() -> None:
+def test_other_values_of_beta_are_left_to_onnxruntime() -> None:
     model = model_of(32, size=5, alpha=0.5, beta=0.7)
     assert kinds(model)["LRN"] == 1
     check_everything(model, seeds=(0,))
@@ -62,7 +62,7 @@ def test_another_power_is_left_to_onnxruntime() -> None:
     bias=st.floats(0.5, 3), beta=st.sampled_from([0.5, 0.75, 1.0]),
 )  # fmt: skip
 def test_any_window(channels: int, size: int, alpha: float, bias: float, beta: float) -> None:
-    """Windows wider than there are channels too, and channels that fill no block."""
+    """Including windows of more channels than the image has, and channels that fill no block."""
     model = model_of(channels, size=size, alpha=alpha, bias=bias, beta=beta)
     with CpuBackend(model, lanes=2) as backend:
         assert "LRN" not in {made.op_type for made in backend.kernels.nodes}

@@ -49,7 +49,7 @@ def test_fused_skip_normalization_becomes_two_nodes() -> None:
     weights = {name: WEIGHTS[name] for name in ("scale", "shift")}
     model = loaded(proto_of(nodes, {"x": SHAPE, "s": SHAPE}, ["y"], weights))
     joined = Counter(made.op_type for made in build_kernel_graph(model).nodes)
-    assert joined[FUSED] == 1, "onnxruntime leaves it alone now: then so may we"
+    assert joined[FUSED] == 1, "onnxruntime no longer fuses it: the rewrite is obsolete"
     assert kinds(model) == {"Add": 1, "LayerNormalization": 1, "Sin": 1}
     check_everything(model, seeds=(0,))
 
@@ -67,7 +67,7 @@ def test_fused_skip_normalization_becomes_two_nodes() -> None:
     ],
 )
 @pytest.mark.parametrize("shape", [SHAPE, (6, 8)])
-def test_kernels_that_a_model_has_already(kind: str, operands: list[str], sums: int, shape: tuple[int, ...]) -> None:
+def test_fused_kernels_in_a_model_are_split(kind: str, operands: list[str], sums: int, shape: tuple[int, ...]) -> None:
     model = with_kernel(kind, operands, ["y"], shape, epsilon=0.25)
     found = kinds(model)
     assert (found[kind], found["Add"], found[kind.replace("Skip", "")]) == (0, sums, 1)
@@ -75,14 +75,14 @@ def test_kernels_that_a_model_has_already(kind: str, operands: list[str], sums: 
 
 
 def test_the_sum_may_be_read_by_others() -> None:
-    """As where a decoder normalizes before it attends, and adds again behind."""
+    """As in a decoder that normalizes before attention and adds again after it."""
     model = with_kernel(FUSED, ["a", "s", "scale", "shift", "bias"], ["y", "", "", "sum"])
     assert kinds(model)[FUSED] == 0
     check_everything(model, seeds=(0,))
 
 
-def test_epsilon_is_that_of_the_fused_kernel() -> None:
-    """Where a node does not say, the two kernels add different numbers: of a row of nearly equal ones it shows."""
+def test_the_default_epsilon_is_that_of_the_fused_kernel() -> None:
+    """The defaults of the two kernels differ, which shows on a row of nearly equal numbers."""
     with CpuBackend(with_kernel(FUSED, ["a", "s", "scale"], ["y"]), lanes=2) as backend:
         (made,) = [each for each in backend.kernels.nodes if each.op_type == "LayerNormalization"]
     assert number(made, "epsilon") == pytest.approx(1e-12)

@@ -35,7 +35,7 @@ def model_of(
 
 
 def kinds(model: Model) -> Counter[str]:
-    """Operators that are left beside the first convolution; the model, run in that form, computes the same."""
+    """Operators that are left besides the first convolution; the model, run in that form, computes the same."""
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
     graph = EditableGraph.of(model.proto, model.weights, model.graph.tensor)
@@ -50,7 +50,7 @@ def pads(*edges: int) -> np.ndarray:
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("attributes", [{}, {"pads": [1, 0, 0, 2]}, {"auto_pad": "VALID"}, {"strides": [2, 2]}])
-def test_a_pad_goes_into_all_convolutions_that_read_it(attributes: dict[str, object], batch: int) -> None:
+def test_a_pad_moves_into_all_convolutions_that_read_it(attributes: dict[str, object], batch: int) -> None:
     nodes = [
         node("Pad", ["i", "p"], ["q"]),
         node("Conv", ["q", "w"], ["a"], **attributes),
@@ -74,8 +74,8 @@ def test_pad_moves_into_an_average_that_counts_its_zeros(attributes: dict[str, o
     assert found["Pad"] == (0 if goes else 1)
 
 
-def test_a_pad_that_a_maximum_reads_stays_for_all() -> None:
-    """Zeros around negative numbers count; and where the maximum alone read it, onnxruntime would take it in."""
+def test_a_pad_read_by_a_max_pool_stays_for_all_readers() -> None:
+    """Zeros change the maximum of negative numbers; a Pad read by the max pool alone is fused by onnxruntime."""
     nodes = [
         node("Pad", ["i", "p"], ["q"]),
         node("MaxPool", ["q"], ["a"], kernel_shape=[3, 3]),
@@ -91,7 +91,7 @@ def test_a_pad_that_a_maximum_reads_stays_for_all() -> None:
      (None, "constant", (-1, 1, 1, 1))],
 )  # fmt: skip
 def test_other_pads_stay(value: float | None, mode: str, edges: tuple[int, ...]) -> None:
-    """Of ones, of what is there, as wide as the kernel, and those that take away."""
+    """Pads of ones, of edge pixels, as wide as the kernel, and negative ones."""
     weights = {"p": pads(*edges), "w": weight(8, CHANNELS, 3, 3)}
     if value is not None:
         weights["value"] = np.float32(value).reshape(())
@@ -107,7 +107,7 @@ def test_a_pad_of_channels_stays() -> None:
     assert kinds(model_of([node("Pad", ["i", "p"], ["q"]), node("Conv", ["q", "w"], ["y"])], weights))["Pad"] == 1
 
 
-def test_a_padded_image_that_is_a_result_stays() -> None:
+def test_a_padded_image_that_is_a_graph_output_stays() -> None:
     nodes = [node("Pad", ["i", "p"], ["q"]), node("Conv", ["q", "w"], ["y"])]
     model = model_of(nodes, {"p": pads(1, 1, 1, 1), "w": weight(8, CHANNELS, 3, 3)}, outputs=("y", "q"))
     assert kinds(model) == {"Pad": 1, "Conv": 1}
@@ -118,7 +118,7 @@ def sliced(starts: Sequence[int], ends: Sequence[int], axes: Sequence[int]) -> d
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_shift_is_one_pad(batch: int) -> None:
+def test_a_pad_and_a_slice_become_one_pad(batch: int) -> None:
     """As exported models write it: a Pad at the end, and a Slice of all axes that drops the first row and column."""
     weights = {"p": pads(0, 0, 1, 1), **sliced([0, 0, 1, 1], [batch, CHANNELS, 99, 99], [0, 1, 2, 3])}
     nodes = [
@@ -133,7 +133,7 @@ def test_a_shift_is_one_pad(batch: int) -> None:
     "part", [sliced([0], [5], [1]), {**sliced([0], [9], [2]), "t": np.array([2])}, sliced([8], [9], [2])]
 )
 def test_other_slices_stay(part: dict[str, np.ndarray]) -> None:
-    """Of channels, every second row, and of nothing but what was padded."""
+    """Slices of channels, of every second row, and of padding only."""
     nodes = [node("Pad", ["i", "p"], ["q"]), node("Slice", ["q", *part], ["y"])]
     assert kinds(model_of(nodes, {"p": pads(0, 0, 2, 1), **part}))["Slice"] == 1
 
@@ -155,7 +155,7 @@ def test_any_pad_and_slice(
     cut: bool,
     batch: int,
 ) -> None:
-    """Averages are larger than what is padded: smaller ones onnxruntime 1.31 does not run."""
+    """Averages are larger than the padding: onnxruntime 1.31 does not run smaller ones."""
     ends = [SIZE + edges[axis] + edges[axis + 2] - less[axis] for axis in range(2)]
     weights = {"p": pads(*edges), **sliced(starts, ends, [2, -1])}
     nodes = [node("Pad", ["i", "p"], ["q"])]
@@ -188,7 +188,7 @@ def test_every_other_pixel_of_a_shifted_image_is_a_slice(
 
 
 @pytest.mark.parametrize("outputs", [["y", "z"], ["y", "q"]])
-def test_a_shifted_image_that_is_needed_anyway_stays(outputs: list[str]) -> None:
+def test_a_shifted_image_with_other_uses_stays(outputs: list[str]) -> None:
     nodes = [
         node("Pad", ["i", "p"], ["q"]),
         node("AveragePool", ["q"], ["y"], kernel_shape=[1, 1], strides=[2, 2]),
@@ -199,6 +199,6 @@ def test_a_shifted_image_that_is_needed_anyway_stays(outputs: list[str]) -> None
 
 
 @pytest.mark.parametrize("attributes", [{"pads": [0, 0, 0, 0]}, {"auto_pad": "VALID"}])
-def test_pools_of_single_pixels_that_are_written_otherwise_compute_the_same(attributes: dict[str, object]) -> None:
+def test_other_forms_of_pools_of_single_pixels_compute_the_same(attributes: dict[str, object]) -> None:
     pool = node("AveragePool", ["q"], ["y"], kernel_shape=[1, 1], strides=[2, 2], **attributes)
     kinds(model_of([node("Pad", ["i", "p"], ["q"]), pool], {"p": pads(-1, -1, 2, 2)}))

@@ -1,4 +1,4 @@
-"""cuDNN graphs and their plans: what is asked for, and what cuDNN says for a GPU that is described but not there.
+"""cuDNN graphs and their plans: the requests, and the answers of cuDNN for a simulated GPU.
 
 The tests of the second kind are skipped where cuDNN or a libcuda.so.1 is missing.
 """
@@ -41,7 +41,7 @@ PRECISIONS = [FP32, TF32, FP16]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with what it reads and writes."""
+    """A kernel with its reads and writes."""
 
     kernel: CudnnKernel
     reads: tuple[View, ...]
@@ -52,7 +52,7 @@ class Case:
 
 
 def image(precision: Precision, channels: int, *, size: int = 28, columns: int | None = None, first: int = 0) -> View:
-    """(2, channels, size, size) in a tensor of so many `columns` channels, from the `first` on."""
+    """(2, channels, size, size) in a tensor of `columns` channels, starting at channel `first`."""
     item = 2 if precision.dtype == "float16" else 4
     pixel = (columns or channels) * item
     strides = (size * size * pixel, item, size * pixel, pixel)
@@ -78,11 +78,11 @@ def dense(precision: Precision, *lead: int) -> Case:
     return Case(kernel, reads, (plain(precision, *lead, 1000),))
 
 
-# What is asked for.
+# Requests.
 
 
 def result_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, list[Tensor]]:
-    """What the graph writes, and its tensors in order of their uids."""
+    """The output of the graph, and its tensors in order of their uids."""
     graph = fake_cudnn.install(monkeypatch)
     case.offer()
     tensors = [tensor for tensor in graph[0].tensors if "uid" in tensor.attributes]
@@ -113,7 +113,7 @@ def test_the_residual_comes_before_the_bias_because_cudnn_is_tuned_for_that(monk
     assert (bias.operands[1], total.operands[1], product.operands) == (bias_vector, residual, (x, weight))
 
 
-def test_convolutions_say_their_pads_strides_and_dilations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_pass_their_pads_strides_and_dilations(monkeypatch: pytest.MonkeyPatch) -> None:
     case = conv(FP32, pads=(1, 2, 3, 4), strides=(1, 2), dilations=(2, 1), bias=False, activation=IDENTITY)
     product, _ = result_of(case, monkeypatch)
     assert product.operation == "conv_fprop"
@@ -185,18 +185,18 @@ def test_plans_that_build_come_in_cudnns_order(monkeypatch: pytest.MonkeyPatch) 
     assert offer.refusal == ""
 
 
-def test_as_many_plans_are_built_as_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_the_requested_number_of_plans_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     assert len(conv(FP32).offer(at_most=1).plans) == 1
     assert graphs[0].built == [0]
 
 
-def test_one_plan_is_built_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_plan_is_built_even_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     assert len(conv(FP32).offer(deadline_s=0).plans) == 1
 
 
-def test_a_refusal_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS, "No execution plans\nsomewhere")
     offer = conv(FP32).offer()
     assert (offer.plans, offer.offered, offer.refusal) == ((), 0, "No execution plans")
@@ -204,7 +204,7 @@ def test_a_refusal_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conv(FP32).offer().refusal == "ptxas failed"
 
 
-def test_what_is_compiled_now_is_built_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_compiled_plan_is_built_if_no_precompiled_one_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [("rtc52", ""), ("eng1", ""), ("rtc53", ""), ("eng2", "")]
     fake_cudnn.install(monkeypatch, names)
     assert [plan.name for plan in conv(FP32).offer().plans] == ["rtc52", "eng1", "rtc53", "eng2"]
@@ -245,20 +245,20 @@ def test_more_plans_are_built_until_there_are_enough(monkeypatch: pytest.MonkeyP
     assert len(conv(FP32).offer(at_most=2, enough=lambda _: False).plans) == 6
 
 
-def test_notes_are_known_by_what_they_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_with_notes_are_found_by_barring_those_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = fake_cudnn.install(
         monkeypatch, [("eng1", ""), ("eng2", ""), ("eng3", "")], noted={"WINOGRAD": ["eng2"], "FFT": ["eng3"]}
     )
     case = conv(TF32)
     plans = case.offer().plans
     is_noted = noted_cudnn_plans(case.kernel, case.reads, case.writes, H100, TRANSFORMS)
-    assert len(graphs) == 1, "the kernel is planned again when it is asked"
+    assert len(graphs) == 1, "the kernel is planned again only when asked"
     assert [is_noted(plan) for plan in (*plans, *plans)] == [False, True, True] * 2
     assert len(graphs) == 2
 
 
 @pytest.mark.parametrize("name", ["eng8", "eng7_k2=5", "eng9", "eng26", ""])
-def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_cudnn_cannot_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     case = conv(FP32)
     with pytest.raises(DeviceError, match="cannot build plan"):
@@ -272,21 +272,21 @@ def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"deviceName": "x", "deviceVer": 900})])
-def test_a_description_without_what_is_needed_is_refused(text: str) -> None:
+def test_an_incomplete_gpu_description_is_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="GPU description"):
         GpuDescription.from_json(text)
 
 
-def test_a_description_says_what_cudnn_wants_to_know() -> None:
+def test_a_gpu_description_has_a_name_and_an_sm_version() -> None:
     assert (H100.name, H100.sm_version) == ("NVIDIA H100 80GB HBM3", 90)
 
 
-# What cuDNN says.
+# Answers of cuDNN.
 
 
 @cache
 def why_not() -> str:
-    """Why plans cannot be built here; "" where they can."""
+    """The reason why plans cannot be built on this machine; "" where they can."""
     try:
         load_cudnn()
         return conv(FP32).offer(at_most=1).refusal
@@ -307,7 +307,7 @@ needs_cudnn = pytest.mark.skipif(bool(why_not()), reason=f"no cuDNN plans here: 
     ],
     ids=str,
 )  # fmt: skip
-def test_cudnn_has_several_precompiled_plans_for_what_is_lowered(precision: Precision, changes: dict[str, Any]) -> None:
+def test_cudnn_has_several_precompiled_plans_for_lowered_kernels(precision: Precision, changes: dict[str, Any]) -> None:
     offer = conv(precision, **changes).offer(at_most=3)
     assert len(offer.plans) == 3
     assert all(plan.build_ms < 1000 for plan in offer.plans)
@@ -336,7 +336,7 @@ def test_cudnn_has_plans_for_dense_layers(precision: Precision, lead: tuple[int,
 
 
 @needs_cudnn
-def test_cudnn_multiplies_batches_but_not_in_strict_float32() -> None:
+def test_cudnn_multiplies_batches_except_in_strict_float32() -> None:
     for precision in PRECISIONS:
         batch = plain(precision, 4, 64, 64)
         offer = Case(MatMul(precision), (batch, batch), (batch,)).offer(at_most=1)
@@ -358,7 +358,7 @@ def test_an_activation_without_tuned_engines_is_refused() -> None:
 
 @needs_cudnn
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) -> None:
+def test_rebuilding_or_loading_a_plan_restores_its_name_and_workspace(precision: Precision) -> None:
     case = conv(precision)
     plans = case.offer(precompiled=True).plans
     assert len({plan.name for plan in plans}) == len(plans) > 4
@@ -378,7 +378,7 @@ def test_cudnn_builds_the_plans_that_are_asked_for_in_strict_float32(changes: di
 
 @needs_cudnn
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_cudnns_notes_tell_who_uses_tensor_cores(precision: Precision) -> None:
+def test_cudnns_notes_identify_plans_that_use_tensor_cores(precision: Precision) -> None:
     case = conv(precision)
     uses = noted_cudnn_plans(case.kernel, case.reads, case.writes, H100, TENSOR_CORES)
     found = {plan.name.split("_")[0]: uses(plan) for plan in case.offer(precompiled=True).plans}
@@ -387,6 +387,6 @@ def test_cudnns_notes_tell_who_uses_tensor_cores(precision: Precision) -> None:
 
 
 @needs_cudnn
-def test_what_is_no_stored_plan_is_refused() -> None:
+def test_data_that_is_not_a_stored_plan_is_refused() -> None:
     with pytest.raises(DeviceError, match="stored cuDNN plan"):
         load_cudnn_plan("eng0", b"something else", FP16, H100)

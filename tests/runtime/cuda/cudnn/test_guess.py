@@ -1,4 +1,4 @@
-"""Which plan is taken where none may be timed: by what the sizes of workspaces and the engines tell."""
+"""Which plan is chosen without timing: it depends on the sizes of workspaces and on the engines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOAT = 4
 
 
 def image(channels: int, size: int, *, batch: int = 1, of: int = 0, layout: Layout = Layout.NHWC) -> View:
-    """So many channels of a (batch, of or channels, size, size) tensor."""
+    """`channels` channels of a (batch, of or channels, size, size) tensor."""
     shape, whole = (batch, channels, size, size), batch * size * size * (of or channels) * FLOAT
     rows = batch if layout is Layout.NCHW else batch * size * size
     strides = layout.strides_of(shape, FLOAT, rows, whole // rows)
@@ -37,7 +37,7 @@ def nbytes(channels: int, size: int, batch: int = 1) -> int:
     return batch * channels * size * size * FLOAT
 
 
-# What workspaces are for: sizes as cuDNN 9.10 and 9.19 give them.
+# Purposes of workspaces: sizes as reported by cuDNN 9.10 and 9.19.
 
 X, Y, WEIGHT = nbytes(32, 149), nbytes(32, 147), 32 * 32 * 9 * FLOAT
 SQUEEZE, EXPAND = nbytes(16, 55), nbytes(64, 55)
@@ -58,7 +58,7 @@ SQUEEZE, EXPAND = nbytes(16, 55), nbytes(64, 55)
         ((image(16, 55, of=48), image(64, 55, of=128)), SQUEEZE + EXPAND + 32, SLICES),
     ],
 )
-def test_a_workspace_is_as_large_as_what_is_copied(
+def test_the_size_of_a_workspace_shows_which_tensors_are_copied(
     images: tuple[View, View], workspace_nbytes: int, copied: Copied
 ) -> None:
     assert copied_in(workspace_nbytes, images) is copied
@@ -73,7 +73,7 @@ def test_slices_of_channels_have_gaps_but_not_all_in_nchw() -> None:
         assert copied_in(batch * EXPAND + 16, images) is copied
 
 
-def test_transformed_images_are_no_copies() -> None:
+def test_transformed_images_do_not_count_as_copies() -> None:
     assert copied_in(10 * X, (image(32, 149), image(32, 147)), transforms=True) is NOTHING
 
 
@@ -83,7 +83,7 @@ def test_transformed_images_are_no_copies() -> None:
     copied=st.sets(st.integers(0, 1)),
     share=st.floats(0, 0.99),
 )
-def test_copies_are_told_from_tables(
+def test_copies_are_distinguished_from_tables(
     channels: tuple[int, int], gaps: tuple[bool, bool], copied: set[int], share: float
 ) -> None:
     images = [image(count, 8, of=2 * count if gap else 0) for count, gap in zip(channels, gaps, strict=True)]
@@ -155,7 +155,7 @@ WINOGRAD = Facts("eng15", TENSORS, transforms=True)
         ([GENERIC], 0),
     ],
 )
-def test_strict_float32_takes_what_is_tuned_and_copies_least(facts: list[Facts], index: int) -> None:
+def test_strict_float32_chooses_a_tuned_plan_with_the_fewest_copies(facts: list[Facts], index: int) -> None:
     plans = offered(facts)
     assert guess(has_tensor_cores=False).best(plans) is plans[index]
 
@@ -182,7 +182,7 @@ some_facts = st.builds(Facts, names, st.sampled_from(list(Copied)), st.booleans(
 
 
 @given(st.lists(some_facts, min_size=1, max_size=8), st.booleans())
-def test_nothing_behind_a_settled_choice_would_be_taken(facts: list[Facts], has_tensor_cores: bool) -> None:
+def test_no_plan_after_a_settled_choice_is_better(facts: list[Facts], has_tensor_cores: bool) -> None:
     plans, judge = offered(facts), guess(has_tensor_cores)
     settled = [count for count in range(1, len(plans) + 1) if judge.is_settled(plans[:count])]
     if settled:
@@ -197,12 +197,12 @@ def test_there_is_a_choice_where_one_tuned_plan_copies_no_tensors() -> None:
     assert not guess().has_choice(offered([GENERIC, FAST_COPYING, COPYING]))
 
 
-# What cuDNN builds for an H100 that is described.
+# Plans of cuDNN for a simulated H100.
 
 
 @pytest.mark.skipif(desk_cudnn.missing() is not None, reason=desk_cudnn.missing() or "")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
-def test_no_guess_copies_tensors_in_the_layout_that_is_preferred(precision: PrecisionName) -> None:
+def test_no_guess_copies_tensors_in_the_preferred_layout(precision: PrecisionName) -> None:
     target, layout = desk_cudnn.described(), preferred_layout(precision, H100)
     for batch in (1, 8):
         lowering = lower(LoweredModel(fire(batch), Precision(precision), layout), sequential(fire(batch).graph))

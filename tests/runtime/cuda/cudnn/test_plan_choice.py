@@ -75,7 +75,7 @@ class Memory:
 
 
 class Clock(HostDriver):
-    """Plans take the time that a table says, launches of graphs one microsecond more; runs go onto the streams."""
+    """Plans take the times of a table, launches of graphs one microsecond more; runs go onto the streams."""
 
     def __init__(self, latency_us: dict[str, float]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Clock(HostDriver):
         super().synchronize(stream)
 
     def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
-        assert value not in (0, 0xFF), "zeros and what is no number do not take the usual time"
+        assert value not in (0, 0xFF), "zeros and NaNs do not take the usual time"
         self.filled_nbytes.append(nbytes)
         super().fill(address, value, nbytes, stream)
 
@@ -162,7 +162,7 @@ def chosen(driver: Clock, memory: Memory, names: dict[str, str] | None = None) -
     return FastestCudnnPlans(driver, memory)(KERNEL, READS, WRITES, names or {}).name
 
 
-def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_plan_is_chosen_and_close_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory()
     plan = FastestCudnnPlans(driver, memory)(KERNEL, READS, WRITES)
@@ -172,18 +172,18 @@ def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatc
     assert [each.latency_us for each in plan.candidates] == pytest.approx([8.1, 8.6, 8.9, 9.1])
     assert memory.choices == {KEY: "eng2_k2=1 8.10us, eng6 8.60us, eng7 8.90us, eng4 9.10us"}
     assert list(memory.plans) == [(KEY, "eng2_k2=1")]
-    assert driver.runs.count("eng5") == 2, "one look at what is hopeless"
+    assert driver.runs.count("eng5") == 2, "slow plans are dropped after a first look"
     assert all(nbytes >= view.nbytes for nbytes, view in zip(driver.filled_nbytes, (*READS, *WRITES), strict=True))
 
 
-def test_a_gpu_that_wakes_up_is_as_slow_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_slow_at_first_does_not_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng1": 8.0, "eng2": 9.0, "eng3": 10.0})
     driver.slow_runs = 30
     assert chosen(driver, Memory()) == "eng1"
 
 
 class Waking(Clock):
-    """As a GPU is: an idle one waits for a launch, one that is busy does not. A run that is launched by itself takes as
+    """Like a GPU: an idle one waits for a launch, one that is busy does not. A run that is launched by itself takes as
     long as the host, which is slower at some plans than at others."""
 
     def __init__(self, latency_us: dict[str, float], host_us: dict[str, float]) -> None:
@@ -205,7 +205,7 @@ class Waking(Clock):
         super().execute(name, addresses, workspace, handle)
 
 
-def test_plans_are_ranked_by_what_they_take_and_not_by_how_they_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_ranked_by_gpu_time_and_not_by_launch_time(monkeypatch: pytest.MonkeyPatch) -> None:
     latency_us = {"eng1": 5.6, "eng2": 5.3, "eng3": 5.0, "eng4": 6.0}
     driver = Waking(latency_us, {"eng1": 10.0, "eng2": 15.0, "eng3": 33.0, "eng4": 20.0})
     fake_cudnn.install(monkeypatch, [(name, "") for name in latency_us], execute=driver.execute)
@@ -214,7 +214,7 @@ def test_plans_are_ranked_by_what_they_take_and_not_by_how_they_are_launched(mon
     assert [each.latency_us for each in found] == pytest.approx(sorted(latency_us.values()), abs=0.01)
 
 
-def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_choice_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, graphs = installed(monkeypatch, LATENCY_US)
     memory = Memory()
     assert chosen(driver, memory) == "eng2_k2=1"
@@ -234,7 +234,7 @@ def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatc
     assert driver.runs == ["eng2_k2=1"]
 
 
-def test_other_plans_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_plan_can_be_requested_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, graphs = installed(monkeypatch, LATENCY_US)
     memory = Memory()
     assert chosen(driver, memory, {KEY: "eng4"}) == "eng4"
@@ -254,8 +254,8 @@ def test_a_stored_plan_that_cannot_be_loaded_is_built_again(monkeypatch: pytest.
     assert memory.plans == {(KEY, "eng4"): b"3 eng4"}
 
 
-def test_plans_that_are_not_there_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the fastest alone where a stage named them, and to cuDNN's first guess where that one is missing too."""
+def test_plans_that_cudnn_cannot_build_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the fastest alone if a stage named them, and by cuDNN's first guess if that one is missing too."""
     driver, _ = installed(monkeypatch, LATENCY_US)
     known = FastestCudnnPlans(driver, Memory(times=False, choices={KEY: "eng4"}))
     assert known(KERNEL, READS, WRITES, {KEY: "eng99"}).name == "eng4"
@@ -279,14 +279,14 @@ COPIES = {"eng1": 4096, "eng2_k2=1": 9000, "eng3": 600, "eng4": 0}
 """Workspaces in bytes; the image has 512."""
 
 
-def test_without_timing_a_plan_is_taken_that_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timing_a_plan_without_copies_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, graphs = installed(monkeypatch, LATENCY_US, workspaces_nbytes=COPIES)
     assert chosen(driver, Memory(times=False)) == "eng4"
-    assert graphs[0].built == [0, 1, 2, 3], "none behind it"
+    assert graphs[0].built == [0, 1, 2, 3], "none after it"
     assert driver.runs == []
 
 
-def test_without_timing_transformed_images_are_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timing_transformed_images_do_not_count_as_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US, workspaces_nbytes=COPIES, noted={"WINOGRAD_TILE_4x4": ["eng3"]})
     assert chosen(driver, Memory(times=False)) == "eng3"
 
@@ -300,7 +300,7 @@ def test_without_timing_tensor_cores_are_used_where_the_precision_allows_them(mo
 
 
 @pytest.mark.parametrize(("at", "n_built"), [(3, 12), (15, 16)])
-def test_one_that_copies_nothing_is_among_those_that_are_timed(
+def test_a_plan_without_copies_is_always_among_the_timed_plans(
     monkeypatch: pytest.MonkeyPatch, at: int, n_built: int
 ) -> None:
     names = [f"eng{1 + index}_k2=0" for index in range(20)]
@@ -329,7 +329,7 @@ def test_a_plan_whose_workspace_does_not_fit_is_no_candidate(monkeypatch: pytest
     assert chosen(driver, Memory()) == "eng0"
 
 
-def test_a_plan_with_a_large_workspace_is_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_with_a_large_workspace_is_skipped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream has such a workspace, and keeps it."""
     driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
     monkeypatch.setattr(fastest, "MAX_WORKSPACE_NBYTES", 300)
@@ -339,7 +339,7 @@ def test_a_plan_with_a_large_workspace_is_left_out_with_a_word(monkeypatch: pyte
     assert "'eng4' for Conv(" in choice.notes[0]
 
 
-def test_the_least_of_the_large_workspaces_is_taken_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_workspace_is_used_if_all_exceed_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
     monkeypatch.setattr(fastest, "MAX_WORKSPACE_NBYTES", 3000)
     monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 9000 - 1000 * index)
@@ -363,7 +363,7 @@ def test_tensors_that_are_still_being_filled_are_not_freed(monkeypatch: pytest.M
     assert driver.mistakes == []
 
 
-def test_no_engine_that_runs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_an_error_if_no_engine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {}, ["eng0"])
     with pytest.raises(DeviceError, match="no cuDNN engine runs"):
         chosen(driver, Memory())
@@ -373,7 +373,7 @@ def test_no_engine_that_runs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         chosen(driver, Memory())
 
 
-def test_a_lost_gpu_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_gpu_ends_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
 
     def gone(stream: Stream) -> None:
@@ -384,8 +384,8 @@ def test_a_lost_gpu_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen(driver, Memory())
 
 
-def test_a_plan_that_breaks_the_gpu_is_tried_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN calls it a failure to execute, as of any plan; that nothing runs any more shows in the next call."""
+def test_a_plan_that_breaks_the_gpu_is_never_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN reports a failure to execute, as for any plan; only the next call shows that the GPU is lost."""
     driver, _ = installed(monkeypatch, LATENCY_US)
     driver.breaks = {"eng2_k2=1"}
     memory = Memory()
@@ -404,7 +404,7 @@ def test_a_plan_that_breaks_the_gpu_is_tried_once_and_never_again(monkeypatch: p
     assert "'eng2_k2=1' for Conv(" in choice.notes[0]
 
 
-def test_a_first_guess_is_none_that_broke_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_broke_the_gpu_is_never_the_first_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory(times=False, lost={(KEY, "eng1")})
     assert chosen(driver, memory) == "eng2_k2=1"
@@ -429,11 +429,11 @@ def test_a_plan_that_ends_the_process_while_it_is_built_is_not_built_again(
 
 
 def dies(graph: fake_cudnn.Graph, index: int) -> None:
-    """Stands for the end of the process, after which nothing is kept."""
+    """Simulates the end of the process, after which nothing is kept."""
     raise DeviceLostError(f"it was {index}")
 
 
-def test_all_plans_that_run_are_tried_alone_and_in_a_graph_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_that_run_are_tried_alone_and_in_a_graph_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
     memory = Memory()
     chosen(driver, memory)
@@ -441,7 +441,7 @@ def test_all_plans_that_run_are_tried_alone_and_in_a_graph_and_then_no_more(monk
     assert memory.lost == set()
 
 
-def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_choice_of_another_process_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
 
     class Late(Memory):
@@ -451,7 +451,7 @@ def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch)
     assert chosen(driver, Late()) == "eng3"
 
 
-def test_cudnn_that_refuses_to_run_is_an_error_of_the_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_cudnn_refuses_to_run_is_an_execution_error(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng0": 1.0})
     plan = FastestCudnnPlans(driver, Memory())(KERNEL, READS, WRITES)
     driver.latency_us.clear()
@@ -490,12 +490,12 @@ def test_choices_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ", ,", "a", "a:", ": : :", "{}"])
-def test_what_is_no_choice_is_not_read_as_one(text: str) -> None:
+def test_malformed_choices_are_ignored(text: str) -> None:
     assert names_from_text(text) == {}
 
 
 @pytest.mark.parametrize("text", ["eng0 fast", "eng0 us", "eng0 1us 2us"])
-def test_latencies_of_another_form_are_not_known(text: str) -> None:
+def test_malformed_latencies_are_ignored(text: str) -> None:
     (found,) = candidates_from_text(text)
     assert found.name == "eng0"
     assert candidates_from_text(" , ,,") == ()

@@ -50,7 +50,7 @@ def model() -> Model:
 
 
 class Cached(HostDriver):
-    """Its time is how many bytes were not in its last cache, which holds what was touched last."""
+    """Its time is the number of bytes that missed its last cache, which holds the latest bytes touched."""
 
     def __init__(self, l2_nbytes: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Cached(HostDriver):
 
 
 class SizedPlan(HostPlan):
-    """Tells the driver how much it reads and writes where."""
+    """Reports the addresses and sizes of its reads and writes to the driver."""
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
         assert isinstance(self.driver, Cached)
@@ -137,14 +137,14 @@ def weights_nbytes(executor: CudaExecutor) -> int:
 
 
 @pytest.mark.parametrize("copies", [1, 4, 24])
-def test_the_weights_of_a_stage_come_from_memory_where_the_model_is_larger_than_the_cache(copies: int) -> None:
+def test_the_weights_of_a_stage_come_from_memory_if_the_model_exceeds_the_cache(copies: int) -> None:
     found = backend(L2)
     for stage in stages(found):
         executor = compiled(found, stage)
         assert executor.time_many(3, copies) == pytest.approx((weights_nbytes(executor),) * 3)
 
 
-def test_all_that_a_stage_touches_is_in_a_cache_that_is_larger_than_the_model() -> None:
+def test_a_stage_runs_from_cache_if_the_cache_is_larger_than_the_model() -> None:
     found = backend(1 << 20)
     for stage in stages(found):
         executor = compiled(found, stage)
@@ -154,7 +154,7 @@ def test_all_that_a_stage_touches_is_in_a_cache_that_is_larger_than_the_model() 
 
 
 @pytest.mark.parametrize("l2_nbytes", [L2, 1 << 20])
-def test_stages_add_up_to_what_the_model_reads_in_a_row(l2_nbytes: int) -> None:
+def test_the_stages_together_read_as_many_bytes_as_the_whole_model(l2_nbytes: int) -> None:
     """Except for inputs, outputs and the arena, which each run overwrites."""
     found = backend(l2_nbytes)
     whole = found.compile(sequential(found.graph))
@@ -192,7 +192,7 @@ def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, FlushedWeig
     return executor, cold
 
 
-def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
+def test_copies_of_weights_are_equal_and_do_not_overlap() -> None:
     executor, cold = copied(3)
     sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is MemorySpace.WEIGHT}
     assert len(cold.addresses) == 3
@@ -206,12 +206,12 @@ def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
 
 
 @pytest.mark.parametrize(("nbytes", "count"), [(16_000, 1), (17_000, 2), (150_000, 10), (10_000_000, 24)])
-def test_there_are_no_more_copies_than_matter(nbytes: int, count: int) -> None:
+def test_no_more_copies_are_made_than_needed(nbytes: int, count: int) -> None:
     _, cold = copied(24, nbytes)
     assert len(cold.addresses) == count
 
 
-def test_without_weights_nothing_is_cold() -> None:
+def test_without_weights_no_copies_are_made() -> None:
     found = backend(L2)
     driver = found.driver
     assert isinstance(driver, Cached)
@@ -223,7 +223,7 @@ def test_without_weights_nothing_is_cold() -> None:
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 1 << 27))
-def test_what_comes_between_two_reads_of_a_weight(model_nbytes: int, l2_nbytes: int) -> None:
+def test_flushed_bytes_are_limited_by_model_and_cache_size(model_nbytes: int, l2_nbytes: int) -> None:
     found = flush_nbytes(model_nbytes, l2_nbytes)
     assert (found == 0) == (model_nbytes <= l2_nbytes or l2_nbytes == 0)
     assert found <= min(model_nbytes, 2 * l2_nbytes)
@@ -231,7 +231,7 @@ def test_what_comes_between_two_reads_of_a_weight(model_nbytes: int, l2_nbytes: 
 
 
 class Full(Cached):
-    """Has memory for so many allocations from a moment on."""
+    """Has memory for `left` more allocations."""
 
     left = 1_000
 
@@ -243,7 +243,7 @@ class Full(Cached):
 
 
 @pytest.mark.parametrize("left", range(3))
-def test_where_there_is_no_memory_for_copies_none_is_freed_too_early(left: int) -> None:
+def test_without_memory_for_copies_none_is_freed_too_early(left: int) -> None:
     driver = Full(L2)
     found = CudaBackend(model(), driver, SizedChoice(driver), Precision("fp32"))
     executor = compiled(found, alone("y1"))
@@ -255,7 +255,7 @@ def test_where_there_is_no_memory_for_copies_none_is_freed_too_early(left: int) 
     assert driver.mistakes == []
 
 
-def test_copies_are_given_back_with_the_executor() -> None:
+def test_copies_are_freed_with_the_executor() -> None:
     found = backend(L2)
     driver = found.driver
     assert isinstance(driver, Cached)

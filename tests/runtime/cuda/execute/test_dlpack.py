@@ -29,7 +29,7 @@ pytestmark = needs_compiler
 
 
 def two_inputs() -> Model:
-    """One input as the device wants it, one that is brought into its layout; an output that is an input, and a sum."""
+    """One input in the layout of the device, one that is converted to it; an output that is an input, and a sum."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Exp", ["v"], ["e"]),
@@ -46,7 +46,7 @@ def read_by_a_session() -> Model:
 
 
 class Desk:
-    """A model on a GPU made of host memory."""
+    """A model on a GPU that is simulated in host memory."""
 
     def __init__(self, model: Model, seed: int = 0, provider: Provider | None = None) -> None:
         self.model, self.driver = model, HostDriver(seed)
@@ -79,7 +79,7 @@ def arrays(model: Model, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("model", [two_inputs(), sliced()], ids=["captured", "with sessions"])
-def test_inputs_are_read_where_they_lie_and_nothing_is_copied(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_read_in_place_without_copies(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(model)
     given = arrays(model)
     if not desk.compiled.executor.session_devices:  # operators on the host get copies
@@ -112,7 +112,7 @@ def test_a_set_of_arrays_is_captured_once_while_it_is_among_the_last_few(monkeyp
     desk.run({name: OnDevice(array) for name, array in sets[-1].items()})
     desk.run({name: OnDevice(array) for name, array in sets[0].items()})
     assert len(captured) == MAX_RECAPTURES + 2
-    assert desk.error(desk.compiled.run(sets[1]), sets[1]) < 1e-5  # on its own buffers, as ever
+    assert desk.error(desk.compiled.run(sets[1]), sets[1]) < 1e-5  # on its own buffers, as always
     assert len(captured) == MAX_RECAPTURES + 2
 
 
@@ -131,7 +131,7 @@ def test_arrays_of_the_host_are_copied_and_may_be_mixed_with_others(monkeypatch:
 
 
 @pytest.mark.parametrize("provider", [None, Provider("CPUExecutionProvider", "cpu", takes_stream=False)])
-def test_onnxruntime_reads_arrays_where_they_lie(provider: Provider | None) -> None:
+def test_onnxruntime_reads_arrays_in_place(provider: Provider | None) -> None:
     model = read_by_a_session()
     desk = Desk(model, provider=provider)
     sets = [arrays(model, seed) for seed in range(3)]
@@ -141,7 +141,7 @@ def test_onnxruntime_reads_arrays_where_they_lie(provider: Provider | None) -> N
     assert desk.error(desk.compiled.run(sets[0]), sets[0]) < 1e-5
 
 
-def test_an_array_that_begins_where_no_kernel_may_read_is_copied_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unaligned_array_is_copied_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     model = two_inputs()
     desk, given = Desk(model), arrays(model)
     given["x"] = aligned(given["x"], offset=4)
@@ -152,7 +152,7 @@ def test_an_array_that_begins_where_no_kernel_may_read_is_copied_on_the_device(m
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_with_a_stream_the_run_comes_after_what_it_was_given_before_and_before_what_it_is_given_later(
+def test_a_run_on_a_stream_follows_earlier_work_and_precedes_later_work_of_that_stream(
     seed: int,
 ) -> None:
     model = two_inputs()
@@ -174,7 +174,7 @@ def test_with_a_stream_the_run_comes_after_what_it_was_given_before_and_before_w
 
 
 @pytest.mark.parametrize("kind", [None, 3], ids=["of numpy", "of another library"])
-def test_with_a_stream_pinned_inputs_may_be_filled_anew_at_once(kind: int | None) -> None:
+def test_with_a_stream_pinned_inputs_may_be_refilled_immediately(kind: int | None) -> None:
     """CUDA reads pinned memory when the stream comes to it."""
     model = two_inputs()
     desk, given = Desk(model), arrays(model)
@@ -212,7 +212,7 @@ def test_without_a_stream_the_run_is_done_when_it_returns() -> None:
     assert not desk.driver.pending
 
 
-def test_an_output_says_what_it_is_and_outlives_the_model() -> None:
+def test_an_output_has_shape_type_and_device_and_outlives_the_model() -> None:
     model = two_inputs()
     desk, given = Desk(model), arrays(model)
     outputs = desk.compiled.run_on_device(given)
@@ -245,7 +245,7 @@ def test_an_array_that_cannot_be_read_is_refused_by_name(v: Any, message: str) -
         Desk(model).compiled.run_on_device({"x": arrays(model)["x"], "v": v})
 
 
-def test_an_array_that_is_refused_leaves_no_copy_of_another_under_way() -> None:
+def test_refusing_an_array_leaves_no_copy_of_another_pending() -> None:
     """Its memory may be freed next."""
     model = two_inputs()
     desk, given = Desk(model), arrays(model)
@@ -256,7 +256,7 @@ def test_an_array_that_is_refused_leaves_no_copy_of_another_under_way() -> None:
     assert not any(each.touches for each in desk.driver.pending)
 
 
-def test_inputs_are_named_as_the_models() -> None:
+def test_missing_unknown_and_misshapen_inputs_are_refused() -> None:
     model = two_inputs()
     given = arrays(model)
     desk = Desk(model)
@@ -268,7 +268,7 @@ def test_inputs_are_named_as_the_models() -> None:
         desk.compiled.run({**given, "v": given["x"]})
 
 
-def test_pinned_memory_of_another_library_is_the_hosts() -> None:
+def test_pinned_memory_of_another_library_counts_as_host_memory() -> None:
     array = np.arange(3, dtype=np.float32)
     assert host_array("v", OnDevice(array)) is None
     found = host_array("v", OnDevice(array, (1, 0)))
@@ -277,7 +277,7 @@ def test_pinned_memory_of_another_library_is_the_hosts() -> None:
     assert ctypes.c_float.from_address(found.ctypes.data + 8).value == 2
 
 
-def test_without_an_exchange_arrays_of_the_host_are_all_that_is_taken() -> None:
+def test_without_an_exchange_run_on_device_is_refused() -> None:
     model = two_inputs()
     driver = HostDriver()
     backend = CudaBackend(model, driver, HostChoice(driver), Precision("fp32"))

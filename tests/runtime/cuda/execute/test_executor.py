@@ -1,4 +1,4 @@
-"""The executor's launches, events and captures make the plan's order, whatever order they leave open."""
+"""The executor's launches, events and captures enforce the plan's order, in every execution order that they allow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def callers(model: Model, inputs: dict[str, np.ndarray], executor: CudaExecutor)
 
 @pytest.mark.parametrize("barriers", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
+def test_every_allowed_order_gives_the_same_outputs(seed: int, barriers: bool) -> None:
     model = fire(batch=2)
     inputs = random_inputs(model.graph.inputs)
     network = LoweredModel(model, Precision("fp32"), list(Layout)[seed % len(Layout)])
@@ -63,7 +63,7 @@ def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_stages_and_copies_of_a_stage_are_joined_in_every_order(seed: int) -> None:
-    """Of lanes that begin late, too."""
+    """Including lanes that begin late."""
     model = crossed(5, 4)
     inputs = random_inputs(model.graph.inputs)
     network = LoweredModel(model, Precision("fp32"))
@@ -80,7 +80,7 @@ def test_stages_and_copies_of_a_stage_are_joined_in_every_order(seed: int) -> No
 
 
 class Counting(HostDriver):
-    """Knows what is still held on the device, and how many streams were made."""
+    """Tracks the memory held on the device and the number of streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def stages_of(model: Model) -> list[Stage]:
     return [stage for block in greedy(model.graph).blocks for stage in block.stages]
 
 
-def test_many_stages_share_streams_and_give_their_memory_back() -> None:
+def test_many_stages_share_streams_and_free_their_memory() -> None:
     """A stream costs a cuDNN handle, and a search runs hundreds of stages."""
     model, driver = fire(batch=2), Counting()
     network, lanes = LoweredModel(model, Precision("fp32")), Lanes(driver)
@@ -128,7 +128,7 @@ class FailsInCapture(HostPlan):
         super().execute(addresses, workspace, stream)
 
 
-def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
+def test_a_failing_capture_leaves_no_stream_capturing() -> None:
     model, driver = fire(batch=2), Counting()
     lanes = Lanes(driver)
     lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
@@ -159,7 +159,7 @@ def test_an_executor_that_was_dropped_is_not_destroyed_inside_the_capture_of_ano
     assert driver.mistakes == []
 
 
-def test_garbage_is_collected_again_after_a_capture_also_one_that_fails() -> None:
+def test_garbage_collection_is_enabled_again_after_a_capture_even_a_failing_one() -> None:
     lanes = Lanes(HostDriver(collects=True))
     lanes.capture(lanes.origin, lambda: None)
     assert gc.isenabled()
@@ -169,7 +169,7 @@ def test_garbage_is_collected_again_after_a_capture_also_one_that_fails() -> Non
 
 
 class Full(HostDriver):
-    """Has memory for so many allocations."""
+    """Has memory for `allocations` allocations."""
 
     def __init__(self, allocations: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Full(HostDriver):
         return super().allocate(nbytes)
 
 
-def test_memory_is_freed_after_what_was_given_to_streams_where_there_is_not_enough_of_it() -> None:
+def test_memory_is_freed_after_pending_stream_work_if_an_allocation_fails() -> None:
     lowering = lower(LoweredModel(fire(batch=2), Precision("fp32")), greedy(fire(batch=2).graph))
     for allocations in range(len(lowering.plan.buffers) + len(lowering.plan.lanes)):
         driver = Full(allocations)
@@ -207,7 +207,7 @@ class FailsAt(HostDriver):
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_memory_is_freed_after_what_was_given_to_streams_where_a_launch_fails(number: int) -> None:
+def test_memory_is_freed_after_pending_stream_work_if_a_launch_fails(number: int) -> None:
     model, driver = fire(batch=2), FailsAt(number)
     lowering = lower(LoweredModel(model, Precision("fp32")), greedy(model.graph))
     with pytest.raises(ExecutionError, match="out of resources"):

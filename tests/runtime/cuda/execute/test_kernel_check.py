@@ -1,4 +1,4 @@
-"""A kernel that runs alone is compared with its meaning in numpy: what it writes, all of it, and nothing else."""
+"""A kernel that runs alone is compared with its numpy reference: it writes all of its outputs and nothing else."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Chec
 
 
 @pytest.mark.parametrize("name", ["Copy", "Where", "Resize"])
-def test_a_kernel_that_is_right(name: str) -> None:
+def test_a_correct_kernel_passes(name: str) -> None:
     (check,) = checks(sample(SAMPLES[name]), name)
     assert check.passed, check.reasons
 
 
 @pytest.mark.parametrize("name", ["Conv", "Dense"])
-def test_a_plan_of_cudnn(name: str) -> None:
+def test_a_cudnn_plan_passes(name: str) -> None:
     (check,) = checks(sample(CUDNN_SAMPLES[name]), name)
     assert check.passed, check.reasons
 
 
-def test_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_computes_wrong_values_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     right = AddN.call
 
     def call(self: AddN, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
@@ -70,7 +70,7 @@ def test_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
 
 @dataclass(frozen=True)
 class Ones:
-    """Writes ones into the first `count` floats from where its result begins, as if they lay in a row."""
+    """Writes ones into the first `count` floats of its result, as if it were contiguous."""
 
     count: int
 
@@ -82,14 +82,14 @@ class Ones:
         return CudaCall(source, "ones", (self.count, 1, 1), (1, 1, 1), (Pointer(len(reads)),))
 
 
-def test_what_is_not_written_is_seen() -> None:
+def test_unwritten_outputs_are_detected() -> None:
     (whole,), (half,) = (checks(sample(SAMPLES["Unary"]), "Unary", Ones(count)) for count in (6864, 3432))
     assert whole.passed
     assert not half.passed
     assert "NaN" in half.reasons[0]
 
 
-def test_what_is_written_beside_the_result_is_seen() -> None:
+def test_writes_outside_the_output_are_detected() -> None:
     """The result is half of the channels of a tensor, so it is not contiguous."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
@@ -103,6 +103,6 @@ def test_what_is_written_beside_the_result_is_seen() -> None:
     assert "wrote bytes outside it" in check.reasons[0]
 
 
-def test_what_onnxruntime_runs_is_no_kernel() -> None:
+def test_an_operator_that_onnxruntime_runs_is_refused() -> None:
     with pytest.raises(ExecutionError, match="onnxruntime"):
         checks(sliced(), "Session")

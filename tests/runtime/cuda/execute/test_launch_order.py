@@ -31,7 +31,7 @@ def network(name: str) -> LoweredModel:
 
 
 @given(st.sampled_from(["squeezenet", "googlenet"]), st.integers(0, 1000), st.booleans())
-def test_an_order_of_the_plan_in_which_kinds_alternate_where_they_can(name: str, seed: int, barriers: bool) -> None:
+def test_launches_follow_the_plan_and_alternate_kinds_where_possible(name: str, seed: int, barriers: bool) -> None:
     found = lower(network(name), random_schedule(zoo_model(name).graph, seed), barriers=barriers)
     order, launched = happens_before(found.plan.lanes), order_by_demand(found)
     numbers = [number for number, _ in sorted(enumerate(pairs_of(found)), key=lambda each: launched.index(each[1]))]
@@ -58,7 +58,7 @@ def written(found: Lowering, number: int) -> int:
     return sum(view.nbytes for view in found.plan.tasks[number].writes)
 
 
-def test_only_if_it_is_asked_for() -> None:
+def test_launches_are_reordered_only_on_request() -> None:
     plain = lower(network("googlenet"), greedy(zoo_model("googlenet").graph))
     (one,), (other,) = segments(plain), segments(replace(plain, by_demand=True))
     assert list(other.tasks) == order_by_demand(plain)
@@ -68,7 +68,7 @@ def test_only_if_it_is_asked_for() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_numbers(seed: int) -> None:
+def test_reordered_launches_give_the_same_outputs(seed: int) -> None:
     model, outputs = fire(batch=2), []
     inputs = random_inputs(model.graph.inputs)
     schedule = greedy(model.graph) if seed == 0 else random_schedule(model.graph, seed)

@@ -1,4 +1,4 @@
-"""CuPy itself under the executor, with memory of the host for a GPU: its types, its order of calls, its errors.
+"""CuPy itself under the executor, on a GPU that is simulated in host memory: its types, its order of calls, its errors.
 
 Streams, events, graphs, the memory pool, NVRTC and the packing of arguments are CuPy's own; see `desk_cupy`.
 """
@@ -77,12 +77,12 @@ def two_gpus() -> Iterator[DeskCuda]:
 
 @pytest.fixture
 def cudnn(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """cuDNN's handles that are open."""
+    """The open handles of cuDNN."""
     return desk_cudnn.install(monkeypatch, desk)
 
 
 class _Launcher:
-    """What a `HostPlan` asks of a driver, on the desk."""
+    """The methods of a driver that a `HostPlan` calls, on the desk."""
 
     def __init__(self, desk: DeskCuda) -> None:
         self.desk, self.launches = desk, desk.launched
@@ -92,7 +92,7 @@ class _Launcher:
 
 
 def backend(desk: DeskCuda, model: Model, precision: str = "fp32") -> CudaBackend:
-    """The model on CuPy, without cuDNN: its plans are what they mean in numpy."""
+    """The model on CuPy, without cuDNN: its plans are computed in numpy."""
     return CudaBackend(model, CupyDriver(), HostChoice(_Launcher(desk)), Precision(precision))  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def check(found: CudaBackend, model: Model, tolerance: float, seed: int = 0) -> 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_model_of_our_own_kernels(desk: DeskCuda, precision: str) -> None:
+def test_a_model_of_our_own_kernels_computes_the_same(desk: DeskCuda, precision: str) -> None:
     model = plain_model()
     check(backend(desk, model, precision), model, 1e-5 if precision == "fp32" else 2e-2)
     assert "cudnn" not in desk.launched
@@ -143,7 +143,7 @@ def test_groups_are_forked_and_joined_in_one_graph(desk: DeskCuda, seed: int) ->
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_join_is_one_empty_node_where_the_driver_has_such(
+def test_a_join_is_one_empty_node_if_the_driver_supports_it(
     desk: DeskCuda, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Events alone make no nodes: three lanes follow three others by nine edges, and by six through an empty node."""
@@ -156,13 +156,13 @@ def test_a_join_is_one_empty_node_where_the_driver_has_such(
     stages = 2 * (6 if is_known else 9)
     assert sorted(desk.nodes(graph.graph)) == [KERNEL] * kernels + [EMPTY] * (2 * is_known)
     assert kernels == 10
-    assert desk.edges(graph.graph) == stages + 3  # the sum is behind three
+    assert desk.edges(graph.graph) == stages + 3  # the sum follows three
     compiled.executor.poison()
     assert relative_error(compiled.run(inputs), expected_outputs(model, inputs)) < 1e-5
     compiled.executor.time_many(1, 3)
 
 
-def test_an_empty_node_is_added_only_behind_several_nodes_of_a_capture(desk: DeskCuda) -> None:
+def test_an_empty_node_is_added_only_after_several_nodes_of_a_capture(desk: DeskCuda) -> None:
     driver = CupyDriver()
     stream = driver.new_stream()
     driver.join([stream])
@@ -193,7 +193,7 @@ def test_a_run_is_one_launch_of_a_graph(desk: DeskCuda) -> None:
     assert "launchKernel" not in desk.calls
 
 
-def test_nothing_is_done_between_the_events_but_the_launch(desk: DeskCuda) -> None:
+def test_only_the_launch_is_between_the_events(desk: DeskCuda) -> None:
     model = fire(batch=2)
     executor = backend(desk, model).compile(greedy(model.graph)).executor
     executor.time_many(1, 4)
@@ -218,7 +218,7 @@ def test_weights_are_read_from_memory_where_the_model_is_larger_than_the_cache(d
     assert [each for each in desk.calls[first:] if each in once] == 2 * once
 
 
-def test_memory_that_is_not_used_any_more_is_used_again(desk: DeskCuda) -> None:
+def test_freed_memory_is_reused(desk: DeskCuda) -> None:
     model = fire(batch=2)
     found = backend(desk, model)
     stages = [stage for block in greedy(model.graph).blocks for stage in block.stages]
@@ -312,13 +312,13 @@ def test_the_desk_refuses_what_cuda_refuses(desk: DeskCuda) -> None:
         driver.fill(64, 0, 16, one)
 
 
-def test_a_source_with_a_mistake_is_named(desk: DeskCuda) -> None:
+def test_a_compilation_error_names_the_mistake(desk: DeskCuda) -> None:
     call = CudaCall('extern "C" __global__ void f() { undefined(); }', "f", (1, 1, 1), (1, 1, 1), ())
     with pytest.raises(ExecutionError, match='identifier "undefined" is undefined'):
         CupyDriver().load(call)
 
 
-def test_sources_are_compiled_side_by_side_and_a_mistake_is_told_where_it_is_loaded(desk: DeskCuda) -> None:
+def test_sources_are_compiled_together_and_errors_are_raised_on_load(desk: DeskCuda) -> None:
     driver = CupyDriver()
     sources = [f"// {number}\n{EVERY_TYPE}" for number in range(8)]
     calls = [CudaCall(source, "every_type", (1, 1, 1), (1, 1, 1), ()) for source in sources]
@@ -331,7 +331,7 @@ def test_sources_are_compiled_side_by_side_and_a_mistake_is_told_where_it_is_loa
         driver.load(wrong)
 
 
-def test_a_gpu_that_is_full(desk: DeskCuda) -> None:
+def test_a_full_gpu_is_an_error_that_suggests_a_smaller_batch(desk: DeskCuda) -> None:
     model = fire(batch=2)
     found = backend(desk, model)
     desk.limit = desk.allocated_nbytes + 1000
@@ -375,7 +375,7 @@ main()
 
 
 def optimized_with(call: str, status: int, after: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`iosched optimize` in a process of its own, in which the call fails once it went well `after` times."""
+    """`iosched optimize` in a separate process, in which the call fails after it succeeded `after` times."""
     original = fire().original
     assert isinstance(original, bytes)
     (folder / "fire.onnx").write_bytes(original)
@@ -387,7 +387,7 @@ def optimized_with(call: str, status: int, after: int, folder: Path) -> subproce
 
 
 @needs_cudnn
-def test_a_plan_that_breaks_the_gpu_is_left_out_by_the_next_process(tmp_path: Path) -> None:
+def test_a_plan_that_breaks_the_gpu_is_skipped_by_the_next_process(tmp_path: Path) -> None:
     done = optimized_with("cudnnBackendExecute", 700, 4, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: the GPU stopped working")
@@ -397,7 +397,7 @@ def test_a_plan_that_breaks_the_gpu_is_left_out_by_the_next_process(tmp_path: Pa
 
 
 @needs_cudnn
-def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) -> None:
+def test_a_lost_gpu_ends_the_command_with_a_short_message(tmp_path: Path) -> None:
     """Also at the end of the process, when all that was on the GPU is freed."""
     done = optimized_with("graphLaunch", 719, 20, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -410,27 +410,27 @@ def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) ->
     ("status", "driver", "words"),
     [(35, 0, "no NVIDIA driver"), (35, 12040, "update the NVIDIA driver"), (100, 13000, "finds no GPU")],
 )
-def test_without_a_gpu(desk: DeskCuda, status: int, driver: int, words: str) -> None:
+def test_without_a_gpu_the_error_names_the_reason(desk: DeskCuda, status: int, driver: int, words: str) -> None:
     desk.fail("getDeviceCount", status)
     desk.driver_version = driver
     with pytest.raises(DeviceError, match=words):
         CupyDriver()
 
 
-def test_kernels_are_chosen_for_the_gpu_that_is_there(desk: DeskCuda) -> None:
+def test_the_driver_describes_the_attached_gpu(desk: DeskCuda) -> None:
     driver = CupyDriver()
     assert driver.gpu == driver.facts(0).gpu == Gpu(capability=90, processors=132)
 
 
-def test_a_gpu_that_is_not_there(desk: DeskCuda) -> None:
+def test_a_gpu_number_that_does_not_exist_is_refused(desk: DeskCuda) -> None:
     with pytest.raises(DeviceError, match="no GPU 1: this machine has 1"):
         CupyDriver(1)
 
 
 @needs_cudnn
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
-def test_with_the_graphs_of_cudnn(desk: DeskCuda, cudnn: list[Any], precision: str) -> None:
-    """Its plans are built for a described H100, and evaluated from what the graphs say."""
+def test_a_model_with_cudnn_graphs_computes_the_same(desk: DeskCuda, cudnn: list[Any], precision: str) -> None:
+    """Its plans are built for a simulated H100, and evaluated according to their graphs."""
     model = fire(batch=2)
     found = attach().backend(model, precision)
     check(found, model, 1e-5 if precision == "fp32" else rtol_of(precision))
@@ -471,7 +471,7 @@ def test_a_v100_under_cuda_12(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch, p
 
 
 @needs_cudnn
-def test_outputs_in_tf32_are_those_of_onnxruntime_but_for_rounding(desk: DeskCuda, cudnn: list[Any]) -> None:
+def test_tf32_outputs_exceed_the_fp32_tolerance_and_are_accepted(desk: DeskCuda, cudnn: list[Any]) -> None:
     """Rounding factors to tf32 alone exceeds the tolerance of fp32."""
     model = fire(batch=2)
     found = attach().backend(model, "tf32").compile(sequential(model.graph))
@@ -508,7 +508,7 @@ def test_the_second_gpu_runs_in_any_thread(two_gpus: DeskCuda, monkeypatch: pyte
 
 
 @needs_cudnn
-def test_a_schedule_is_found_on_it(desk: DeskCuda, cudnn: list[Any], tmp_path: Path) -> None:
+def test_a_schedule_is_found_and_a_repeat_measures_nothing(desk: DeskCuda, cudnn: list[Any], tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     result = optimize(fire(batch=2), settings)
     assert result.device_name == "NVIDIA Desk"
@@ -530,7 +530,7 @@ def test_an_engine_that_does_not_run_is_no_candidate(desk: DeskCuda, cudnn: list
 
 @needs_cudnn
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_plans_that_were_kept_are_loaded_and_run(
+def test_stored_plans_are_loaded_and_run(
     desk: DeskCuda, cudnn: list[Any], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = fire(batch=2)

@@ -1,4 +1,4 @@
-"""CuPy's own arrays as inputs and outputs, and onnxruntime between captured graphs, on memory of the host for a GPU."""
+"""CuPy's own arrays as inputs and outputs, and onnxruntime between captured graphs, on a GPU in host memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def filled(array: Any, content: np.ndarray) -> Any:
 
 
 def on_host(outputs: Any) -> dict[str, np.ndarray]:
-    """What a consumer finds there when its own stream is done."""
+    """The content that a consumer reads when its own stream is done."""
     cupy = importlib.import_module("cupy")
     found = {}
     for name, each in outputs.items():
@@ -91,7 +91,7 @@ def two_inputs() -> Model:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_arrays_of_cupy_are_read_and_given_where_they_lie(desk: DeskCuda, stream: bool) -> None:
+def test_cupy_arrays_are_read_and_returned_in_place(desk: DeskCuda, stream: bool) -> None:
     cupy = importlib.import_module("cupy")
     model = two_inputs()
     found = compiled(model)

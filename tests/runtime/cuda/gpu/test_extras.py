@@ -1,4 +1,4 @@
-"""Which extra runs on which GPU under which driver, and that the extras bring what is said of them."""
+"""Which extra runs on which GPU under which driver, and which packages the extras install."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OFFERED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text
         (0, [], None),
     ],
 )
-def test_the_newest_that_runs_on_most_gpus(driver: int, capabilities: Sequence[int], name: str | None) -> None:
+def test_the_newest_extra_for_most_gpus_is_chosen(driver: int, capabilities: Sequence[int], name: str | None) -> None:
     found = extra_for(driver, capabilities)
     assert (None if found is None else found.name) == name
 
@@ -55,12 +55,12 @@ def test_the_newest_that_runs_on_most_gpus(driver: int, capabilities: Sequence[i
         (13000, 70, "in a separate environment, run in a clone of iosched: pip install '.[cuda12]'"),
         (13000, 90, "in a separate environment, run in a clone of iosched: pip install '.[cuda]'"),
         (11040, 90, "update the NVIDIA driver to 580 or newer"),
-        (11040, 70, "update the NVIDIA driver to 525 or newer, up to 580"),  # 590 knows no V100 any more
+        (11040, 70, "update the NVIDIA driver to 525 or newer, up to 580"),  # 590 no longer supports V100
         (13000, 61, "compute capability 6.1 is not supported: iosched needs 7.0 or newer"),
         (11040, 37, "compute capability 3.7 is not supported: iosched needs 7.0 or newer"),
     ],
 )
-def test_what_to_do_to_run_on_a_gpu(driver: int, capability: int, way: str) -> None:
+def test_the_way_to_run_on_a_gpu_is_named(driver: int, capability: int, way: str) -> None:
     assert way_to_run(driver, capability) == way
 
 
@@ -71,7 +71,7 @@ def test_the_extra_of_a_version_of_cuda() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra.name)
-def test_an_extra_brings_its_packages_and_none_of_another_cuda(extra) -> None:
+def test_an_extra_installs_its_packages_and_none_for_another_cuda(extra) -> None:
     brought = {requirement.split("[")[0].split(">")[0] for requirement in OFFERED[extra.name]}
     assert {*extra.packages} <= brought
     assert not any(f"{suffix}{other.cuda}" in name for other in EXTRAS if other != extra for name in brought
@@ -108,7 +108,7 @@ def test_a_library_that_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @needs_compiler
-def test_a_library_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_library_that_is_not_nvidias_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     other = standin_driver.compiled('extern "C" int cuDriverGetVersion(int *v) { *v = 12000; return 0; }')
     monkeypatch.setattr(extras, "LIBRARY", str(other))
     assert "not NVIDIA's" in query_driver().problem
@@ -141,7 +141,7 @@ def test_a_driver_that_starts_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     assert "finds no GPU" in query_driver().problem
 
 
-def test_what_to_do_is_said_for_one_gpu_or_for_most_of_them() -> None:
+def test_the_way_to_run_is_named_for_one_gpu_or_for_most_of_them() -> None:
     seen = DriverInfo(13000, (DriverGpu("V100", 70), DriverGpu("H100", 90)))
     assert seen.way_to_run().endswith("pip install '.[cuda12]'")  # which runs on both
     assert seen.way_to_run(0).endswith("pip install '.[cuda12]'")

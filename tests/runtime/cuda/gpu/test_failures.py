@@ -1,4 +1,4 @@
-"""What CUDA, CuPy and cuDNN raise becomes an error for people: what went wrong, and the way out."""
+"""Exceptions of CUDA, CuPy and cuDNN become readable errors: the problem and the fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CUDARuntimeError(RuntimeError):
 
 
 class NVRTCError(CUDARuntimeError):
-    """NVRTC's, whose statuses mean others than CUDA's."""
+    """NVRTC's, whose status codes differ from CUDA's."""
 
 
 class OutOfMemoryError(MemoryError):
@@ -58,7 +58,7 @@ kern.cu(3): error: identifier "undefined" is undefined
         (RuntimeError("CUDNN_STATUS_EXECUTION_FAILED\nat some line"), ExecutionError, "CUDNN_STATUS_EXECUTION_FAILED"),
     ],
 )  # fmt: skip
-def test_every_failure_has_its_meaning(error: Exception, kind: type[IoschedError], words: str) -> None:
+def test_every_exception_becomes_the_matching_error(error: Exception, kind: type[IoschedError], words: str) -> None:
     found = translated(error)
     assert type(found) is kind
     assert words in str(found)
@@ -78,7 +78,7 @@ def test_every_failure_has_its_meaning(error: Exception, kind: type[IoschedError
         (802, 13000, "system not yet initialized"),
     ],
 )
-def test_why_there_is_no_gpu(status: int, driver: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_no_gpu_is_named(status: int, driver: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_driver.none(monkeypatch)
     assert words in str(no_gpu_error(CUDARuntimeError(status, "system not yet initialized"), driver, 13000))
 
@@ -104,7 +104,7 @@ def test_why_there_is_no_gpu(status: int, driver: int, words: str, monkeypatch: 
         ("NVIDIA L4:89", 13000, 14000, "CuPy needs CUDA 14.0: update the NVIDIA driver"),
     ],
 )
-def test_a_driver_that_is_too_old_for_cupy(
+def test_a_driver_too_old_for_cupy_is_an_error_with_the_fix(
     gpu: str, driver: int, runtime: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standin_driver.install(monkeypatch, gpu, cuda=driver)
@@ -113,7 +113,7 @@ def test_a_driver_that_is_too_old_for_cupy(
 
 
 @needs_compiler
-def test_what_is_missing_is_named_with_the_extra_for_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_error_names_the_extra_for_the_attached_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ImportError("libnvrtc.so.12: cannot be loaded")
     standin_driver.none(monkeypatch)
     assert str(translated(error)).endswith("(no NVIDIA driver found), run in a clone of iosched: pip install '.[cuda]'")

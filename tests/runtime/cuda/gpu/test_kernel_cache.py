@@ -1,4 +1,4 @@
-"""CuPy keeps compiled kernels in the home of the user; where that cannot be written, in a folder of its own."""
+"""CuPy keeps compiled kernels in the home of the user; if that cannot be written, in a separate folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_home_that_cannot_be_written_is_replaced(monkeypatch: pytest.MonkeyPat
     assert os.environ["CUPY_CACHE_DIR"] == str(found), "one folder for a process"
 
 
-def test_so_is_a_folder_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_folder_that_cannot_be_written_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPY_CACHE_DIR", f"{NO_HOME}/cache")
     _find_cache()
     assert Path(os.environ["CUPY_CACHE_DIR"]).is_dir()
@@ -41,7 +41,7 @@ def test_a_folder_that_can_be_written_stays(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed")
-def test_gpus_are_looked_for_without_a_home_and_nothing_is_left() -> None:
+def test_the_search_for_gpus_without_a_home_leaves_no_files() -> None:
     code = (
         "import os; from iosched.profiler.devices.cuda.facts import usable_names\n"
         "print(usable_names() is not None, os.environ['CUPY_CACHE_DIR'])"

@@ -89,7 +89,7 @@ def test_source_ends_in_the_activation() -> None:
         checked(put(normal(2, 5, 7)), put(normal(2, 7, 6)), kernel=BatchedMatMul(activation))
 
 
-def test_as_much_is_read_at_once_as_strides_and_offsets_allow() -> None:
+def test_accesses_are_as_wide_as_strides_and_offsets_allow() -> None:
     def widths(a: Placed, b: Placed, before: int = 0) -> tuple[int, ...]:
         y = blank(product_shape(a.array.shape, b.array.shape), before=before, after=before)
         source = BatchedMatMul().call([a.view, b.view], [y.view]).source
@@ -102,7 +102,7 @@ def test_as_much_is_read_at_once_as_strides_and_offsets_allow() -> None:
     assert widths(put(normal(2, 12, 6)), put(normal(2, 6, 21))) == (2, 1, 1)
 
 
-def test_few_outputs_make_small_tiles_and_many_large_ones() -> None:
+def test_few_outputs_use_small_tiles_and_many_use_large_ones() -> None:
     def blocks(batches: int, rows: int, columns: int) -> int:
         shapes = (batches, rows, 64), (batches, 64, columns), (batches, rows, columns)
         a, b, y = (blank(shape).view for shape in shapes)
@@ -122,7 +122,7 @@ def test_tiles_are_chosen_for_the_processors_of_the_gpu() -> None:
     assert blocks(4) < blocks(132)
 
 
-# How MatMul becomes it.
+# The lowering of MatMul to it.
 
 
 @pytest.mark.parametrize(("a", "b"), [shapes for shapes in BROADCASTS if len(shapes[1]) != 2])
@@ -134,7 +134,7 @@ def test_matmul_in_strict_float32(a: Shape, b: Shape) -> None:
 
 
 @pytest.mark.parametrize("precision", [FP16, Precision("tf32")])
-def test_cudnn_is_given_what_it_can_do_in_other_precisions(precision: Precision) -> None:
+def test_other_precisions_use_cudnn_where_it_supports_the_product(precision: Precision) -> None:
     for a, b in BROADCASTS:
         if len(b) == 2:
             continue
@@ -167,7 +167,7 @@ def test_cudnn_is_given_what_it_can_do_in_other_precisions(precision: Precision)
         *((capability, 37, 197, MatMul) for capability in (86, 89, 90, 100, 120)),
     ],
 )
-def test_halves_are_multiplied_here_where_older_gpus_want_other_rows(
+def test_older_gpus_multiply_unaligned_half_precision_rows_in_our_kernel(
     capability: int, k: int, n: int, kind: type[Kernel]
 ) -> None:
     inputs = {"a": normal(3, 33, k), "b": normal(3, k, n, seed=1)}
@@ -180,7 +180,7 @@ def test_halves_are_multiplied_here_where_older_gpus_want_other_rows(
         assert isinstance(call.kernel, MatMul)
 
 
-def test_constants_are_read_where_they_lie() -> None:
+def test_constants_are_read_in_place() -> None:
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     for inputs, weights in (("a", "b"), ("b", "a")):
         arrays = {"a": normal(2, 3, 5, 7), "b": normal(2, 3, 7, 6)}
@@ -190,7 +190,7 @@ def test_constants_are_read_where_they_lie() -> None:
 
 
 @pytest.mark.parametrize("added", [False, True])
-def test_an_activation_is_part_of_it_and_a_sum_is_not(added: bool) -> None:
+def test_an_activation_is_fused_but_a_sum_is_not(added: bool) -> None:
     arrays = {"a": normal(3, 5, 7), "b": normal(3, 7, 6), "c": normal(3, 5, 6)}
     nodes = [helper.make_node("MatMul", ["a", "b"], ["m"])]
     nodes += [helper.make_node("Add", ["c", "m"], ["s"])] if added else []
@@ -207,7 +207,7 @@ def test_an_activation_is_part_of_it_and_a_sum_is_not(added: bool) -> None:
     np.testing.assert_allclose(known["y"], Activation("Sigmoid")(wanted), rtol=1e-5, atol=1e-5)
 
 
-def test_a_bias_is_no_part_of_it() -> None:
+def test_a_product_with_a_constant_bias_is_not_lowered_as_a_unit() -> None:
     nodes = [helper.make_node("MatMul", ["a", "b"], ["m"]), helper.make_node("Add", ["m", "c"], ["y"])]
     model = loaded(proto_of(nodes, {"a": (3, 5, 7), "b": (3, 7, 6)}, ["y"], {"c": normal(6)}))
     builder = Builder.of(model, FP32)

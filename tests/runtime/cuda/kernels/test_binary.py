@@ -23,7 +23,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("kind", ARITHMETIC)
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_numbers_are_those_of_onnxruntime(kind: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_results_equal_onnxruntimes(kind: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     if kind == "PRelu" and np.broadcast_shapes(*shapes) != shapes[0]:
         pytest.skip("a slope has the shape of x at most")
     given = {"a": normal(*shapes[0]), "b": np.asarray(normal(*shapes[1], seed=1))}

@@ -1,4 +1,4 @@
-"""Convolutions: what cuDNN's kernel means, and what goes into it and what around it."""
+"""Convolutions: the reference of cuDNN's kernel, and which nodes are fused into it or run around it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, tuple[int, int, int, int], tupl
 
 
 @given(convolutions(), st.sampled_from(["float32", "float16"]), st.integers(0, 5))
-def test_the_meaning_of_the_kernel_on_slices_of_channels(
+def test_the_reference_on_slices_of_channels_equals_the_definition(
     case: tuple[Conv, tuple[int, int, int, int], tuple[int, int, int, int]], dtype: str, before: int
 ) -> None:
     kernel, x_shape, weight_shape = case
@@ -99,7 +99,7 @@ def test_the_meaning_of_the_kernel_on_slices_of_channels(
         ({"group": 6}, (12, 1, 2, 3)),
     ],
 )
-def test_nodes_compute_what_onnxruntime_does(
+def test_nodes_compute_the_same_as_onnxruntime(
     precision: Precision, batch: int, attributes: dict[str, object], weight_shape: tuple[int, ...]
 ) -> None:
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
@@ -147,7 +147,7 @@ def weight_of(groups: int) -> np.ndarray:
 
 
 def run(builder: Builder) -> np.ndarray:
-    """What the calls compute of x and r."""
+    """The outputs of the calls for x and r."""
     dtype = builder.precision.dtype
     known = {"x": normal(2, 8, 5, 5).astype(dtype), "r": normal(2, 8, 5, 5, seed=1).astype(dtype), **builder.weights}
     for call in builder.calls:
@@ -197,7 +197,7 @@ def test_other_activations_are_one_kernel_with_the_residual() -> None:
     assert rest.reads == (*conv.writes, "r")
 
 
-def test_a_relu_before_is_a_kernel_of_its_own_unless_the_convolution_is_depthwise() -> None:
+def test_a_leading_relu_is_a_separate_kernel_unless_the_convolution_is_depthwise() -> None:
     first, second = kernels(built(leading_relu=True))
     assert first == AddN(RELU)
     assert isinstance(second, Conv)

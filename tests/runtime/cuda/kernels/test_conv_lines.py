@@ -58,7 +58,7 @@ needs_cudnn = pytest.mark.skipif(bool(desk_cudnn.missing()), reason=f"no cuDNN p
     ],
     ids=str,
 )
-def test_nodes_compute_what_onnxruntime_does(
+def test_nodes_compute_the_same_as_onnxruntime(
     precision: Precision, batch: int, attributes: dict[str, object], weight_shape: tuple[int, ...]
 ) -> None:
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
@@ -95,7 +95,7 @@ def test_four_dimensions_are_left_to_onnxruntime() -> None:
 
 
 def case(precision: Precision, axes: int, *, residual: bool = False, groups: int = 1) -> tuple[Conv, tuple[View, ...]]:
-    """A kernel of three along each axis, bias and ReLU, on a batch of two; with all that it reads and writes."""
+    """A kernel of three along each axis, bias and ReLU, on a batch of two; with its reads and writes."""
     kernel = Conv(
         (1,) * axes, (1, 1) * axes, (1,) * axes, groups, residual=residual, activation=RELU, precision=precision
     )
@@ -155,7 +155,7 @@ def test_cudnn_has_precompiled_plans(precision: Precision, axes: int) -> None:
     for residual, groups in ((False, 1), (True, 1), (False, 8)):
         kernel, views = case(precision, axes, residual=residual, groups=groups)
         for seen in (views, (in_wider(views[0]), *views[1:]), tuple(map(in_wider, views[-2:]))):
-            if len(seen) == 2:  # what is written, and the residual with it
+            if len(seen) == 2:  # the output, and the residual with it
                 seen = (*views[:-2], *seen) if residual else (*views[:-1], seen[-1])
             offer = build_cudnn_plans(kernel, seen[:-1], seen[-1:], H100, at_most=2)
             assert len(offer.plans) == 2, offer.refusal
@@ -164,8 +164,8 @@ def test_cudnn_has_precompiled_plans(precision: Precision, axes: int) -> None:
 
 @needs_cudnn
 @pytest.mark.parametrize("axes", [1, 3])
-def test_cudnn_has_nothing_where_the_residual_lies_otherwise(axes: int) -> None:
-    """Why the placement leaves both where they are; see `placement._gapless`."""
+def test_cudnn_has_no_plan_if_the_residual_has_another_layout(axes: int) -> None:
+    """The reason why the placement moves neither; see `placement._gapless`."""
     kernel, views = case(FP16, axes, residual=True)
     assert not build_cudnn_plans(kernel, (*views[:3], in_wider(views[3])), views[4:], H100).plans
 
@@ -182,7 +182,7 @@ def lowerings(model: Model, precision: Precision) -> list[Lowering]:
 @pytest.mark.parametrize("precision", [FP32, FP16])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("space", [LINE, SOLID], ids=str)
-def test_networks_compute_what_onnxruntime_does(space: tuple[int, ...], batch: int, precision: Precision) -> None:
+def test_networks_compute_the_same_as_onnxruntime(space: tuple[int, ...], batch: int, precision: Precision) -> None:
     model = conv_network(space, batch)
     inputs = random_inputs(model.graph.inputs)
     found = lowerings(model, precision)
@@ -196,7 +196,7 @@ def test_networks_compute_what_onnxruntime_does(space: tuple[int, ...], batch: i
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("space", [LINE, SOLID], ids=str)
-def test_residuals_lie_as_what_they_are_added_to(space: tuple[int, ...], batch: int) -> None:
+def test_a_residual_has_the_same_layout_as_its_sum(space: tuple[int, ...], batch: int) -> None:
     """Both are operands of one Concat; at batch 1 its slices are whole, at batch 3 they are not and both are copied."""
     for lowering in lowerings(conv_network(space, batch), FP32):
         (found,) = (views for kernel, views in convolutions(lowering) if kernel.residual)
@@ -209,7 +209,7 @@ def test_residuals_lie_as_what_they_are_added_to(space: tuple[int, ...], batch: 
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_a_residual_and_its_sum_lie_whole_where_a_concat_reads_them(batch: int) -> None:
+def test_a_residual_and_its_sum_read_by_a_concat_are_contiguous(batch: int) -> None:
     """Images too: cuDNN has no engine for slices on older GPUs."""
     model = conv_network((6, 7), batch)
     inputs = random_inputs(model.graph.inputs)

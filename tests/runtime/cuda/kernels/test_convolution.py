@@ -1,4 +1,4 @@
-"""What is folded into a convolution computes what its nodes compute."""
+"""A convolution with nodes folded into it computes the same as the nodes."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_transposes(order: tuple[int, ...]) -> None:
     lowered(node, {"x": normal(2, 17, 3, 18)}).compare(on_host=True, before=1)
 
 
-def test_transposes_reverse_the_axes_unless_told() -> None:
+def test_transposes_reverse_the_axes_by_default() -> None:
     lowered(helper.make_node("Transpose", ["x"], ["y"]), {"x": normal(2, 3, 4)}).compare()
 
 
@@ -112,7 +112,7 @@ def test_several_tensors_become_slices_of_wider_ones(pairs: list[tuple[tuple[int
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float16", "int64", "bool", "uint8"])
-def test_as_many_tensors_as_can_be_of_other_types(dtype: str) -> None:
+def test_the_largest_number_of_tensors_of_other_types(dtype: str) -> None:
     values = [(normal(2, 8, 3, 3) * 9 + k).astype(dtype) for k in range(MAX_PAIRS)]
     check(Copy(), [put(each) for each in values], [blank((2, 8, 3, 3), dtype, before=8) for _ in values])
 
@@ -124,7 +124,7 @@ def test_arguments_of_several_tensors_fit_a_launch() -> None:
 
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.randoms(use_true_random=False))
-def test_common_factors_make_up_both_shapes(parts: list[int], random: object) -> None:
+def test_common_factors_of_a_shape_and_its_size_are_its_extents(parts: list[int], random: object) -> None:
     size = int(np.prod(parts, dtype=int))
     found = common_factors(parts, [size])
     assert found == tuple(extent for extent in parts if extent != 1)

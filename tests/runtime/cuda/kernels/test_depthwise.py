@@ -55,7 +55,7 @@ kernels = st.builds(
 
 
 @given(kernels, st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 2), st.integers(7, 9))
-def test_meaning_is_that_of_onnxruntime(
+def test_the_reference_equals_onnxruntime(
     kernel: Depthwise, batch: int, channels: int, multiplier: int, extent: int
 ) -> None:
     x, values = normal(batch, channels, extent, extent + 1), normal(channels * multiplier, 1, *kernel.window.kernel)
@@ -91,7 +91,7 @@ def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str, layout: L
 @needs_compiler
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("channels", [42, 44, 3])
-def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: int, layout: Layout) -> None:
+def test_source_of_every_access_width_that_channels_and_offsets_allow(channels: int, layout: Layout) -> None:
     kernel = Depthwise(Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1)), activation=RELU)
     for before in (0, 1, 2):
         x = put(normal(2, channels, 5, 5), before=before, after=before, layout=layout)
@@ -99,7 +99,7 @@ def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: in
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_many_pixels_make_large_tiles(layout: Layout) -> None:
+def test_many_pixels_use_large_tiles(layout: Layout) -> None:
     window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
 
     def tile(batch: int) -> int:
@@ -113,7 +113,7 @@ def test_many_pixels_make_large_tiles(layout: Layout) -> None:
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("tile", [2, 4])
 def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the last of a row is not whole."""
+    """The last tile of a row is not whole."""
     monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(windows, "_TILES", (tile, 1))
     kernel = Depthwise(Window((3, 3), (2, 1), (1, 0, 2, 1), (1, 1)))

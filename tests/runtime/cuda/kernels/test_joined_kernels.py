@@ -31,7 +31,7 @@ Windowed = tuple[Window, tuple[int, int, int, int], tuple[int, ...]]
 
 @st.composite
 def windowed(draw: st.DrawFn) -> Windowed:
-    """A window, what it slides over, and the shape of its results; of no window are all pixels padding."""
+    """A window, what it slides over, and the shape of its results; no window covers padding alone."""
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     strides, dilations = (draw(st.tuples(st.integers(1, 2), st.integers(1, 2))) for _ in range(2))
     pads = tuple(draw(st.integers(0, size - 1)) for size in (*kernel, *kernel))
@@ -157,7 +157,7 @@ def test_a_separable_convolution_reads_and_adds_to_a_sum(
 @needs_compiler
 @pytest.mark.parametrize("layout", Layout)
 def test_a_pool_of_several_images_in_tiles(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the last of a row is not whole; and taps that are too many to keep a row."""
+    """The last tile of a row is not whole; and taps that are too many to keep a row."""
     monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
     for size in (3, 9):
         window = Window((size, size), (1, 1), (size // 2,) * 4, (1, 1))

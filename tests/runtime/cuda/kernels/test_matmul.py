@@ -1,4 +1,4 @@
-"""Products of matrices: what the kernels mean, and how Gemm and MatMul become them."""
+"""Products of matrices: references of the kernels, and the lowering of Gemm and MatMul to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_source_of_dense_layers_of_one_row(
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid"])
-def test_one_row_in_strict_float32_takes_any_activation_along(activation: str) -> None:
+def test_one_row_in_strict_float32_is_fused_with_any_activation(activation: str) -> None:
     nodes = [helper.make_node("Gemm", ["a", "b"], ["p"]), helper.make_node(activation, ["p"], ["y"])]
     for rows in (1, 2):
         model = loaded(proto_of(nodes, {"a": (rows, 7)}, ["y"], {"b": normal(7, 5)}))
@@ -144,7 +144,7 @@ def test_matmul_in_batches(precision: Precision, shapes: tuple[tuple[int, ...], 
 
 
 @pytest.mark.parametrize("b_shape", [(7,), (2, 7, 5), (1, 7, 5)])
-def test_constants_that_are_no_matrix_are_a_batch(b_shape: tuple[int, ...]) -> None:
+def test_constants_of_other_ranks_are_multiplied_in_batches(b_shape: tuple[int, ...]) -> None:
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     case = lowered(node, {"a": normal(3, 7)}, {"b": normal(*b_shape)})
     assert types(case) == [BatchedMatMul]
@@ -196,7 +196,7 @@ def test_a_product_with_its_bias_and_its_activation(activation: str, swapped: bo
     assert len(builder.calls) == (1 if activation == "Relu" else 2)
 
 
-def test_a_sum_that_changes_the_shape_is_no_bias() -> None:
+def test_a_sum_that_changes_the_shape_is_not_fused_as_a_bias() -> None:
     nodes = [helper.make_node("MatMul", ["a", "b"], ["product"]), helper.make_node("Add", ["product", "c"], ["y"])]
     assert not unit(nodes, {"b": normal(7, 5), "c": normal(2, 1, 5)}, normal(1, 7)).calls
     assert not unit(nodes, {"b": normal(7, 5), "c": normal(3, 1)}, normal(3, 7)).calls

@@ -30,7 +30,7 @@ pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
     st.booleans(),
     st.integers(6, 8),
 )
-def test_numbers_are_those_of_onnxruntime(
+def test_results_equal_onnxruntimes(
     kind: str,
     kernel: tuple[int, int],
     strides: tuple[int, int],
@@ -119,7 +119,7 @@ def test_source_of_slices_of_planar_images(
     channels: int,
     before: int,
 ) -> None:
-    """Windows with unlike rows and columns, of which the last ones may reach beyond the padding."""
+    """Windows with different rows and columns, of which the last ones may reach beyond the padding."""
     assume(all(pad < size for pad, size in zip(window.pads, (*window.kernel, *window.kernel), strict=True)))
     extents = [
         (size + window.pads[axis] + window.pads[axis + 2] - window.dilations[axis] * (window.kernel[axis] - 1) - 1)
@@ -138,7 +138,7 @@ def test_source_of_slices_of_planar_images(
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("tile", [2, 4])
 def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the last of a row is not whole."""
+    """The last tile of a row is not whole."""
     monkeypatch.setattr(windows, "ENOUGH_THREADS", 1)
     monkeypatch.setattr(windows, "_TILES", (tile, 1))
     kernel = Pool(Window((2, 3), (1, 1), (0, 1, 1, 1), (1, 1)), average=True)

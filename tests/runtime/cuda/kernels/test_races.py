@@ -1,4 +1,4 @@
-"""Threads of a block race for nothing: kernels with barriers under ThreadSanitizer, and in any order of threads."""
+"""Threads of a block do not race: kernels with barriers under ThreadSanitizer, and in any order of threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS = range(1, 6)
 
 @pytest.fixture(scope="module")
 def sanitizer() -> None:
-    """Skips where ThreadSanitizer is not to be had, and says why."""
+    """Skips with the reason where ThreadSanitizer is unavailable."""
     if reason := thread_sanitizer.why_not():
         pytest.skip(reason)
 
@@ -116,7 +116,7 @@ def test_results_do_not_depend_on_the_order_of_threads(make: Callable[[], Case])
 
 @needs_compiler
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_barrier_they_do(seed: int) -> None:
+def test_without_a_barrier_results_depend_on_the_order_of_threads(seed: int) -> None:
     with pytest.raises(AssertionError, match=f"seed {seed}"):
         without_barrier(CASES["copy to float32"](), 0).run_in_turn(seed)
 

@@ -18,7 +18,7 @@ SCALES = [(2.0, 2.0), (1.5, 0.6), (0.5, 3.0)]
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", [*ROUNDINGS, "linear", "cubic"])
 @pytest.mark.parametrize("scales", SCALES)
-def test_numbers_are_those_of_onnxruntime(coordinates: str, mode: str, scales: tuple[float, float]) -> None:
+def test_results_equal_onnxruntimes(coordinates: str, mode: str, scales: tuple[float, float]) -> None:
     modes = {"mode": "nearest", "nearest_mode": mode} if mode in ROUNDINGS else {"mode": mode}
     node = helper.make_node("Resize", ["x", "", "s"], ["y"], coordinate_transformation_mode=coordinates, **modes)
     given = {"s": np.array([1, 1, *scales], np.float32)}

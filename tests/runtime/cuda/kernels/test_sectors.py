@@ -132,12 +132,12 @@ def test_planar_images_take_about_as_many_sectors(
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("made", [averaged, normalized_by_pixels])
-def test_threads_that_share_rows_meet_in_no_bank(made: Callable[..., Moved], layout: Layout) -> None:
+def test_threads_that_share_rows_cause_no_bank_conflicts(made: Callable[..., Moved], layout: Layout) -> None:
     found = made(layout=layout)
     assert found.shared_passes == found.least_shared_passes > 0
 
 
-def test_separable_convolutions_meet_in_banks_only_where_products_are_handed_on() -> None:
-    """Slabs are filled and read, and results read, in as few passes as can be; see `Product.write` for the rest."""
+def test_planar_separable_convolutions_have_few_bank_conflicts() -> None:
+    """Slabs are filled and read, and results read, in as few passes as possible; see `Product.write` for the rest."""
     planar = separated(layout=Layout.NCHW)
     assert planar.shared_passes < 2 * planar.least_shared_passes

@@ -73,7 +73,7 @@ def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, af
         Separable(Window((2, 4), (2, 1), (0, 2, 1, 1), (2, 1)), True, Activation("Clip", 0, 0.5)),
     ],
 )
-def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision, gpu: Gpu) -> None:
+def test_the_reference_equals_onnxruntime(kernel: Separable, precision: Precision, gpu: Gpu) -> None:
     kernel = replace(kernel, precision=precision, gpu=gpu)
     x, (taps, matrix, bias) = normal(2, 10, 9, 8), constants(kernel, 10, 7)
     window = kernel.window
@@ -120,7 +120,7 @@ def test_source_of_every_form(precision: Precision, gpu: Gpu) -> None:
 @needs_compiler
 @pytest.mark.parametrize("channels", [42, 44, 3])
 @pytest.mark.parametrize(("precision", "gpu"), KINDS)
-def test_source_reads_and_writes_as_much_at_once_as_channels_and_offsets_allow(
+def test_source_of_every_access_width_that_channels_and_offsets_allow(
     precision: Precision, gpu: Gpu, channels: int
 ) -> None:
     for before in (0, 1, 2):
@@ -140,7 +140,7 @@ def test_source_of_planar_images(variant: int) -> None:
 
 
 @pytest.mark.parametrize(("precision", "gpu"), KINDS)
-def test_planar_images_have_all_tiles_too(precision: Precision, gpu: Gpu) -> None:
+def test_planar_images_use_all_tiles(precision: Precision, gpu: Gpu) -> None:
     image = Image.of(blank((2, 136, 9, 11), precision.dtype, layout=Layout.NCHW).view)
     forms = [usual(3, 1, precision, variant=variant, gpu=gpu)._form(image, image) for variant in range(6)]
     assert len({form.tile for form in forms}) == 6
@@ -175,7 +175,7 @@ def test_halves_are_multiplied_in_float32_where_tensor_cores_are_of_another_shap
     assert "mma" not in replace(half, gpu=V100).call(reads, [view]).source
 
 
-def test_the_first_variants_have_tiles_of_their_own() -> None:
+def test_the_first_six_variants_have_different_tiles() -> None:
     view = blank((1, 168, 21, 21)).view
     image = Image.of(view)
     forms = [usual(5, 1, PRECISIONS[0], variant=variant)._form(image, image) for variant in range(7)]
@@ -184,7 +184,7 @@ def test_the_first_variants_have_tiles_of_their_own() -> None:
     assert forms[6] not in forms[:6]
 
 
-def test_few_pixels_make_small_tiles_and_many_large_ones() -> None:
+def test_few_pixels_use_small_tiles_and_many_use_large_ones() -> None:
     kernel = usual(3, 1, PRECISIONS[0])
 
     def pixels_of_a_block(extent: int, batch: int) -> int:

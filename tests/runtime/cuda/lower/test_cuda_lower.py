@@ -1,4 +1,4 @@
-"""Plans for streams are sound, and compute what onnxruntime computes, in every order that they leave open.
+"""Plans for streams are sound, and compute the same as onnxruntime, in every order that they allow.
 
 The light models without branches are left out: they show nothing that VGG-16 does not, and take long.
 """
@@ -45,7 +45,7 @@ def zoo_network(name: str, layout: Layout = Layout.NHWC) -> LoweredModel:
 
 @lru_cache(maxsize=1)
 def light(name: str) -> tuple[Model, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """A light model, inputs of it, and what onnxruntime computes of them."""
+    """A light model, its inputs, and the outputs of onnxruntime."""
     model = zoo_model(f"light_{name}")
     inputs = random_inputs(model.graph.inputs)
     return model, inputs, expected_outputs(model, inputs)
@@ -177,8 +177,8 @@ def test_moving_a_buffer_onto_a_live_one_is_caught() -> None:
     assert caught >= len(inner) // 2
 
 
-def test_the_interpreter_sees_a_race() -> None:
-    """With a wait dropped, some order reads what is not written yet."""
+def test_the_interpreter_detects_a_race() -> None:
+    """With a wait dropped, some order reads values that are not written yet."""
     model = fire()
     inputs = random_inputs(model.graph.inputs)
     lowering = lower(LoweredModel(model, FP32), greedy(model.graph), barriers=False)
@@ -191,7 +191,7 @@ def test_the_interpreter_sees_a_race() -> None:
     assert any(relative_error(interpreted(lowering, inputs, seed, broken), expected) > 1e-2 for seed in range(20))
 
 
-def test_stages_wait_for_all_of_the_stage_before_unless_told_otherwise() -> None:
+def test_with_barriers_stages_wait_for_all_of_the_previous_stage() -> None:
     model = zoo_model("inception_v3")
     schedule = greedy(model.graph)
 
@@ -216,8 +216,8 @@ def test_there_are_no_more_lanes_than_allowed(monkeypatch: pytest.MonkeyPatch) -
         assert len(plan.lanes) == lanes
 
 
-def test_a_stage_alone_computes_what_it_computes_in_the_network() -> None:
-    """Every stage in turn on what the ones before left, in the layout of the whole network."""
+def test_every_stage_can_be_lowered_and_run_alone() -> None:
+    """Every stage in turn on ones, in the layout of the whole network."""
     model = zoo_model("squeezenet")
     network, schedule = zoo_network("squeezenet"), random_schedule(zoo_model("squeezenet").graph, 11)
     for stage in schedule.stages:
@@ -241,7 +241,7 @@ def test_a_stage_that_cannot_merge_is_refused() -> None:
     assert lower_stage(network, Stage(Strategy.MERGE, (("fs",), ("f3",)))) is None
 
 
-def test_operators_without_a_kernel_run_in_onnxruntime_with_the_device_to_themselves() -> None:
+def test_operators_without_a_kernel_run_in_onnxruntime_and_never_concurrently() -> None:
     from onnx import TensorProto, helper
 
     nodes = [

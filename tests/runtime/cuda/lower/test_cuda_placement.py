@@ -1,4 +1,4 @@
-"""Tensors that live in others' buffers hold the same values as tensors of their own."""
+"""Tensors placed in buffers of other tensors hold the same values as in separate buffers."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Memory:
 
 
 @given(st.integers(0, 10**9), st.sampled_from(Layout), st.booleans())
-def test_every_tensor_has_the_value_that_it_would_have_in_a_buffer_of_its_own(
+def test_every_tensor_has_the_same_value_as_it_has_in_a_separate_buffer(
     seed: int, layout: Layout, fix_last: bool
 ) -> None:
     program = Program(seed)
@@ -189,7 +189,7 @@ def test_operands_of_a_concat_of_row_major_images_are_contiguous_in_each_image(
 
 
 @pytest.mark.parametrize(("channels", "fits"), [(4, True), (3, False)])
-def test_a_slice_of_odd_images_moves_only_to_an_address_that_cudnn_can_be_given(channels: int, fits: bool) -> None:
+def test_a_slice_of_odd_images_moves_only_to_an_address_that_cudnn_accepts(channels: int, fits: bool) -> None:
     tensors = {"x": spec("x", 1, channels, 7, 7), "a": spec("a", 1, channels, 7, 7), "b": spec("b", 1, channels, 7, 7)}
     tensors["c"] = spec("c", 1, 2 * channels, 7, 7)
     calls = [KernelCall(TwiceByCudnn(), ("x",), (name,)) for name in "ab"]
@@ -197,8 +197,8 @@ def test_a_slice_of_odd_images_moves_only_to_an_address_that_cudnn_can_be_given(
     assert (found.views["b"].buffer, not found.copies[2]) == ("c" if fits else "b", fits)
 
 
-def test_what_cannot_be_placed_is_copied() -> None:
-    """The same operand twice, and one that another Concat has already."""
+def test_operands_that_cannot_be_placed_are_copied() -> None:
+    """The same operand twice, and one that is already in another Concat."""
     tensors = {s.name: s for s in (spec("x", 1, 4, 2, 2), spec("a", 1, 4, 2, 2), spec("c", 1, 8, 2, 2))}
     tensors["d"] = spec("d", 1, 4, 2, 2)
     calls = [
@@ -250,6 +250,6 @@ def test_pixels_of_one_channel_or_single_pixels_are_row_major_too() -> None:
     assert not is_row_major((1, 2, 1, 2), Layout.NHWC.strides_of((1, 2, 1, 2), 4), 4)
 
 
-def test_rows_that_the_axes_do_not_make_up_are_refused() -> None:
+def test_row_counts_that_do_not_fit_the_axes_are_refused() -> None:
     with pytest.raises(ValueError, match="does not divide into 7 rows"):
         Layout.NHWC.strides_of((2, 3, 4, 5), 4, 7, 64)

@@ -50,7 +50,7 @@ def fused_kernels(network: LoweredModel) -> list[Separable]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
-def test_one_kernel_computes_what_two_do(precision: str) -> None:
+def test_fused_kernels_compute_the_same_as_onnxruntime(precision: str) -> None:
     model = separables()
     network = all_fused(LoweredModel(model, Precision(precision)), 1)
     kernels = fused_kernels(network)
@@ -65,7 +65,7 @@ def test_one_kernel_computes_what_two_do(precision: str) -> None:
         assert relative_error(interpreted(plan, inputs, seed=2), expected) < tolerance
 
 
-def test_all_that_is_timed_is_compiled_before() -> None:
+def test_all_candidates_are_compiled_before_timing() -> None:
     """Every variant of every operator, so that a GPU's host uses all of its cores."""
     network = LoweredModel(separables(), FP32)
     prepared: list[LoweredModel] = []
@@ -113,7 +113,7 @@ POINTWISE = Convolution("", np.ones((5, 8, 1, 1)), np.zeros(5), (1, 1), (0, 0, 0
         (PLAIN, replace(POINTWISE, residual="x")),
     ],
 )
-def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolution) -> None:
+def test_unsupported_convolutions_are_not_fused(depthwise: Convolution, pointwise: Convolution) -> None:
     builder = Builder.of(separables(), FP32)
     assert not lower_separable(builder, depthwise, pointwise, "a", variant=0)
     assert builder.calls == []
@@ -121,7 +121,7 @@ def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolutio
     assert len(builder.calls) == 1
 
 
-def test_what_is_alike_is_lowered_once() -> None:
+def test_changing_one_choice_keeps_the_calls_and_weights_of_others() -> None:
     model = separables()
     network = LoweredModel(model, FP32)
     other = network.with_fused({"a": KernelChoice(0)})
@@ -131,7 +131,7 @@ def test_what_is_alike_is_lowered_once() -> None:
     assert all(other.builder.weights[name] is array for name, array in network.builder.weights.items())
 
 
-def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
+def test_kernels_are_chosen_for_the_gpu_of_the_driver() -> None:
     small = Gpu(capability=90, processors=8)
     driver = HostDriver(gpu=small)
     backend = CudaBackend(separables(), driver, HostChoice(driver), FP32)
@@ -141,7 +141,7 @@ def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
 
 
 def takes(*latencies_us: float) -> tuple[OperatorLatency, list[tuple[str, int | None]]]:
-    """A clock that says so much for two kernels and for each variant; with what was asked."""
+    """A clock with these latencies of two kernels and of each variant; with a log of its calls."""
     asked: list[tuple[str, int | None]] = []
 
     def latency(network: LoweredModel, names: Sequence[str]) -> float:
@@ -157,7 +157,7 @@ def variants(network: LoweredModel) -> set[int]:
     return {kernel.variant for kernel in fused_kernels(network)}
 
 
-def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
+def test_the_fastest_choice_is_stored_and_each_kind_is_timed_once() -> None:
     network, kept = LoweredModel(separables(), FP32), Kept()
     latency, asked = takes(10, 8, 5, 7)
     found, chosen, _ = fused_by_choice(network, kept, latency)
@@ -199,14 +199,14 @@ def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
         assert set(kept.known.values()) == {"two kernels"}
 
 
-def test_nothing_is_timed_where_nothing_may_be() -> None:
+def test_nothing_is_timed_if_timing_is_not_allowed() -> None:
     network = LoweredModel(separables(), FP32)
     latency, asked = takes(10, 1, 1, 1)
     found, *_ = fused_by_choice(network, Kept(times=False), latency)
     assert (found, asked) == (network, [])
 
 
-def test_what_another_process_chose_or_spoiled_holds() -> None:
+def test_stored_choices_are_used_and_malformed_ones_are_ignored() -> None:
     network = LoweredModel(separables(), FP32)
     key = fusion_key(network, "a")
     assert key == fusion_key(network, "b") != fusion_key(network, separable_operators(network.model)[-1])
@@ -218,7 +218,7 @@ def test_what_another_process_chose_or_spoiled_holds() -> None:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
+def test_a_backend_times_both_kernels_and_a_schedule_keeps_its_choice(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CudaExecutor, "time_many", by_kernels)
@@ -266,7 +266,7 @@ def test_a_variant_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPa
 
 
 @needs_compiler
-def test_a_kernel_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_kernel_is_no_candidate_and_a_lost_gpu_ends_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
         if any(isinstance(kernel, Separable) for kernel in self._kernels):
             raise error
@@ -289,7 +289,7 @@ def n_copied(network: LoweredModel) -> list[int]:
 
 
 def of_concats(slices_us: float, copied_us: float) -> tuple[OperatorLatency, list[tuple[str, ...]]]:
-    """A clock for the operators of a Concat; with what was asked."""
+    """A clock for the operators of a Concat; with a log of its calls."""
     asked: list[tuple[str, ...]] = []
 
     def latency(network: LoweredModel, names: Sequence[str]) -> float:
@@ -342,7 +342,7 @@ def never(network: LoweredModel, names: Sequence[str]) -> float:
 
 
 def test_only_what_cudnn_accesses_is_copied() -> None:
-    """What is appended to a tensor that is not read by cuDNN, as in DenseNet, costs a copy of the addition alone."""
+    """Appending to a tensor that cuDNN does not read, as in DenseNet, costs a copy of the new channels alone."""
     nodes, weights = [make_node("MaxPool", ["x"], ["c0"], kernel_shape=[1, 1])], {}
     for k in range(3):
         weights[f"w{k}"] = weight(8, 8 + 8 * k, 1, 1)
@@ -357,7 +357,7 @@ def test_only_what_cudnn_accesses_is_copied() -> None:
     assert n_copied(network) == [1] * (3 + 2)  # of input and output
 
 
-def test_an_operand_that_another_concat_has_is_not_timed() -> None:
+def test_an_operand_placed_in_another_concat_is_not_timed() -> None:
     """The copy would not save the slice. Both Concats are of one kind."""
     nodes = [make_node("Conv", ["x", "w"], [name]) for name in "abc"]
     nodes += [make_node("Concat", [*names], [names.upper()], axis=1) for names in ("ab", "bc")]

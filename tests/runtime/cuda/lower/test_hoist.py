@@ -110,7 +110,7 @@ def test_a_relu_of_a_concatenation_goes_to_the_operands() -> None:
     assert n_relus(network) == 0
 
 
-def test_depthwise_kernels_begin_with_it_too() -> None:
+def test_a_relu_is_also_removed_from_depthwise_kernels() -> None:
     graph = Graph()
     made = graph.conv("x")
     network = checked(graph.model(graph.relu_conv(made), graph.sep_conv(made)))
@@ -118,7 +118,7 @@ def test_depthwise_kernels_begin_with_it_too() -> None:
 
 
 @pytest.mark.parametrize("use", ["output", "pool", "operand"])
-def test_what_others_see_stays_as_it_is(use: str) -> None:
+def test_tensors_that_are_also_used_without_the_relu_are_unchanged(use: str) -> None:
     graph = Graph()
     made = graph.conv("x")
     outputs = [graph.relu_conv(made)]
@@ -133,7 +133,7 @@ def test_what_others_see_stays_as_it_is(use: str) -> None:
     assert n_relus(network) >= 1
 
 
-def test_a_relu_that_others_read_stays_and_is_no_hindrance() -> None:
+def test_a_separate_relu_operator_is_kept_and_does_not_prevent_hoisting() -> None:
     graph = Graph()
     made = graph.conv("x")
     network = checked(graph.model(graph.relu_conv(made), graph.conv(graph.add("Relu", made), 3)))
@@ -142,7 +142,7 @@ def test_a_relu_that_others_read_stays_and_is_no_hindrance() -> None:
     assert n_relus(network) == 0
 
 
-def test_a_relu_that_is_an_operator_of_its_own_is_not_dropped() -> None:
+def test_a_relu_that_is_a_separate_operator_is_not_dropped() -> None:
     graph = Graph()
     made = graph.conv("x")
     seen = graph.add("Relu", made)
@@ -151,7 +151,7 @@ def test_a_relu_that_is_an_operator_of_its_own_is_not_dropped() -> None:
     assert hoisted(network.builder, calls, {made})[seen] == calls[seen]
 
 
-def test_nothing_is_moved_where_no_kernel_is_saved() -> None:
+def test_nothing_is_moved_unless_it_saves_a_kernel() -> None:
     graph = Graph()
     network = checked(graph.model(graph.sep_conv(graph.conv("x"))))
     convolution = next(call.kernel for own in network.calls.values() for call in own)
@@ -160,7 +160,7 @@ def test_nothing_is_moved_where_no_kernel_is_saved() -> None:
 
 
 @pytest.mark.parametrize("readers", ["both", "one"])
-def test_merged_convolutions_end_in_it(readers: str) -> None:
+def test_merged_convolutions_end_with_the_relu(readers: str) -> None:
     graph = Graph()
     first, second = graph.conv("x"), graph.conv("x", 3)
     seen = graph.twice(second) if readers == "both" else [graph.add("MaxPool", second, kernel_shape=[2, 2])]
@@ -173,7 +173,7 @@ def test_merged_convolutions_end_in_it(readers: str) -> None:
     assert len(calls) == (2 if readers == "both" else 3)
 
 
-def test_merged_convolutions_do_not_begin_with_it_again() -> None:
+def test_merged_convolutions_do_not_apply_the_relu_again() -> None:
     graph = Graph()
     made = graph.conv("x")
     model = graph.model(*graph.twice(made))

@@ -122,8 +122,8 @@ def test_a_pool_with_other_readers_stays(body: str, outputs: str) -> None:
     check_plans(network, [sequential(network.model.graph)])
 
 
-def test_averages_of_images_of_unequal_sizes_are_not_of_their_sum() -> None:
-    """Of which the last column of the larger one is in no window."""
+def test_averages_of_images_of_unequal_sizes_are_not_joined() -> None:
+    """The last column of the larger one is in no window."""
     window = "kernel_shape=[2,2], strides=[2,2]"
     body = f"""a = Sigmoid(x) b = MaxPool<kernel_shape=[1,2]>(a) c = Tanh(b)
         p = AveragePool<{window}>(a) q = AveragePool<{window}>(c) y = Add(p, q)"""
@@ -132,7 +132,7 @@ def test_averages_of_images_of_unequal_sizes_are_not_of_their_sum() -> None:
     check_plans(network, [sequential(network.model.graph)])
 
 
-# Averages behind convolutions
+# Averages after convolutions
 
 CONVOLUTIONS = "float[8,16,1,1] wn, float[24,16,1,1] ww, float[8,16,3,3] wt, float[8,8,1,1] wg, float[8] wc"
 
@@ -145,7 +145,7 @@ def averaged(pool: str, conv: str, end: str = "y = Relu(c)") -> LoweredModel:
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("counted", [0, 1])
 @pytest.mark.parametrize("end", ["y = Relu(c)", "y = Sigmoid(c)", "y = Identity(c)"])
-def test_an_average_moves_behind_a_convolution(end: str, counted: int, layout: Layout) -> None:
+def test_an_average_moves_after_a_convolution(end: str, counted: int, layout: Layout) -> None:
     """Its bias and its ReLU come last, so that padding that counts makes no difference."""
     network = averaged(f"pads=[1,1,1,1], count_include_pad={counted}", "(p, wn, wc)", end).in_layout(layout)
     own = calls(network)
@@ -168,15 +168,15 @@ def test_an_average_moves_behind_a_convolution(end: str, counted: int, layout: L
     ("pool", "conv"),
     [
         ("pads=[1,1,1,1], strides=[2,2]", "(p, wn)"),
-        ("strides=[1,1]", "(p, wn)"),  # fewer pixels behind it
-        ("pads=[1,1,1,1]", "(p, ww)"),  # more channels behind it
+        ("strides=[1,1]", "(p, wn)"),  # fewer pixels after it
+        ("pads=[1,1,1,1]", "(p, ww)"),  # more channels after it
         ("pads=[1,1,1,1]", "<pads=[1,1,1,1]>(p, wt)"),
         ("pads=[1,1,1,1]", "<pads=[1,1,1,1]>(p, wn)"),
         ("pads=[1,1,1,1]", "<strides=[2,2]>(p, wn)"),
         ("pads=[1,1,1,1]", "<group=2>(p, wg)"),
     ],
 )
-def test_an_average_stays_where_the_two_do_not_commute_or_it_would_be_more_work(pool: str, conv: str) -> None:
+def test_an_average_stays_if_moving_it_changes_results_or_costs_more(pool: str, conv: str) -> None:
     network = averaged(pool, conv)
     (found,) = (call for call in calls(network) if isinstance(call.kernel, Pool))
     assert found.writes == ("p",)
@@ -193,7 +193,7 @@ def test_an_average_stays_where_the_two_do_not_commute_or_it_would_be_more_work(
         (f"p = AveragePool<{WINDOW}>(x) r = Relu(p) y = Conv(r, wp)", "y"),
     ],
 )
-def test_a_pool_stays_that_others_read_or_that_is_a_maximum_or_before_more_than_a_convolution(
+def test_a_pool_stays_if_it_has_other_readers_is_a_maximum_or_precedes_more_than_a_convolution(
     body: str, outputs: str
 ) -> None:
     network = LoweredModel(model_of(body, outputs), FP32)
@@ -239,7 +239,7 @@ def test_a_sum_joins_the_convolutions_that_alone_read_it() -> None:
     check_plans(apart, [sequential(apart.model.graph)])
 
 
-def test_a_sum_of_much_to_read_again_has_a_kernel_by_default() -> None:
+def test_a_sum_that_costs_many_repeated_reads_has_a_separate_kernel_by_default() -> None:
     """At most 4 MiB more: of an image of 1 MiB, five terms read by three rows of taps are 6 MiB more, four are 4."""
     for count, within in ((4, True), (5, False)):
         makers = " ".join(
@@ -250,7 +250,7 @@ def test_a_sum_of_much_to_read_again_has_a_kernel_by_default() -> None:
         assert [AddN(RELU) in {call.kernel for call in calls(network)}] == [not within]
 
 
-def test_a_relu_of_a_sum_is_none_of_its_terms() -> None:
+def test_a_relu_of_a_sum_does_not_move_into_its_terms() -> None:
     """`hoist` moves no ReLU into the writers of terms, even if all other readers begin with one."""
     body = f"a = Conv(x, wp, wb) b = Conv(x, wq, wb) s = Sum(a, b, x) {separable('s', 'y')} r = Relu(a) z = Conv(r, wq)"
     network = fused(model_of(body, "y z"))
@@ -267,7 +267,7 @@ def stages(*groups: Sequence[Sequence[str]]) -> Schedule:
     return Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, tuple(map(tuple, own))) for own in groups)),))
 
 
-def test_a_sum_with_what_is_known_before_joins_a_separable_convolution_in_every_schedule() -> None:
+def test_a_sum_with_earlier_terms_joins_a_separable_convolution_in_every_schedule() -> None:
     """With the ReLU that both readers of the sum begin with."""
     readers = "u = Relu(s) y = Conv(u, wp) v = Relu(s) z = Conv(v, wq)"
     model = model_of(f"a = Sigmoid(x) {separable('a', 'b')} s = Sum(b, a, x) {readers}", "y z")
@@ -282,7 +282,7 @@ def test_a_sum_with_what_is_known_before_joins_a_separable_convolution_in_every_
     assert not stage.plan.tasks
 
 
-def test_a_sum_of_two_joins_one_only_where_a_group_has_both_in_order() -> None:
+def test_a_sum_of_two_convolutions_joins_one_only_if_a_group_runs_both_in_order() -> None:
     model = model_of(PAIR)
     network = fused(model)
     schedules = {
@@ -303,8 +303,8 @@ def test_a_sum_of_two_joins_one_only_where_a_group_has_both_in_order() -> None:
     check_plans(network, list(schedules))
 
 
-def test_what_a_stage_is_measured_as_is_what_a_schedule_runs() -> None:
-    """Stage by stage as many kernels of each kind as in the whole plan."""
+def test_measured_stages_have_the_same_kernels_as_the_schedule() -> None:
+    """All stages together have as many kernels of each kind as the whole plan."""
     for seed in range(12):
         network = fused(random_model(seed))
         schedule = random_schedule(network.model.graph, seed)
@@ -322,13 +322,13 @@ def test_what_a_stage_is_measured_as_is_what_a_schedule_runs() -> None:
         (f"{separable('x', 'b')} a = Sigmoid(x) y = Add(a, b)", "y"),
     ],
 )
-def test_a_sum_stays_where_a_term_is_read_elsewhere_or_not_yet_known(body: str, outputs: str) -> None:
+def test_a_sum_stays_if_a_term_has_other_readers_or_is_computed_later(body: str, outputs: str) -> None:
     network = fused(model_of(body, outputs))
     assert kinds(lower(network, sequential(network.model.graph)))["AddN"] == 1
     check_plans(network, [sequential(network.model.graph), greedy(network.model.graph)])
 
 
-def test_of_a_chain_of_sums_the_first_joins() -> None:
+def test_only_the_first_of_a_chain_of_sums_joins() -> None:
     (convolution,) = fused(model_of(separable("x", "b"), "b")).calls["b"]
     first, second = KernelCall(AddN(), ("b", "x"), ("s",)), KernelCall(AddN(), ("s", "x"), ("t",))
     found = sums_in_separables([(convolution, "b"), (first, "s"), (second, "t")], frozenset("bs"))
@@ -390,7 +390,7 @@ def test_random_models_equal_onnxruntime_and_the_separate_kernels(
 
 @pytest.mark.parametrize("layout", Layout)
 def test_a_plan_whose_joined_kernel_writes_where_it_reads_is_refused(layout: Layout) -> None:
-    """Windows read neighbours of each pixel, so no result may take the place of what they see, term or residual."""
+    """Windows read neighbours of each pixel, so no result may overwrite their inputs, term or residual."""
     body = f"""a = Sigmoid(x) b = Tanh(x) p = AveragePool<{WINDOW}>(a) s = Add(p, b) c = Neg(x) q = Sum(s, c)
         {separable("q", "d")} e = Add(d, c) y = Sigmoid(e)"""
     model = model_of(body)
@@ -426,7 +426,7 @@ def test_kernels_of_networks(name: str, default: int, one_kernel: int) -> None:
 
 
 @pytest.mark.slow
-def test_averages_of_inception_see_fewer_channels() -> None:
+def test_averages_of_inception_run_on_fewer_channels() -> None:
     network = LoweredModel(zoo_model("inception_v3"), FP32)
     channels = [
         (network.builder.shape(call.reads[0])[1], call.kernel.average)

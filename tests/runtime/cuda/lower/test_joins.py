@@ -1,4 +1,4 @@
-"""An empty node joins two stages exactly where that makes fewer edges, and orders nothing else than waits would."""
+"""An empty node joins two stages exactly where that makes fewer edges, and orders the same tasks as waits would."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def n_relus(found: LoweredModel) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "before", "after"), [("densenet121", 61, 0), ("nasnet_a", 47, 8)])
-def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: str, before: int, after: int) -> None:
+def test_the_number_of_relu_only_kernels(monkeypatch: pytest.MonkeyPatch, name: str, before: int, after: int) -> None:
     assert "none of DenseNet-121's 61 kernels of nothing but a ReLU, and 8 of NASNet-A's 47" in PAGE
     assert n_relus(network(name)) == after
     monkeypatch.setattr(network_module, "rectifiable", lambda *_: frozenset())
@@ -45,7 +45,7 @@ def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 613, 375), ("randwire", 237, 179)])
-def test_one_kernel_for_two(name: str, two: int, one: int) -> None:
+def test_fused_separable_convolutions_reduce_the_number_of_kernels(name: str, two: int, one: int) -> None:
     assert "in strict float32 NASNet-A runs 375 kernels instead of 613, RandWire 179 instead of 237" in PAGE
     plain = network(name)
     assert n_kernels(plain) == two

@@ -33,7 +33,7 @@ def never(networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
 
 
 def takes(nhwc_us: Sequence[float], nchw_us: Sequence[float]) -> InterleavedLatencies:
-    """A clock that says so much for each layout, round by round."""
+    """A clock with these latencies of each layout, round by round."""
     rounds = {Layout.NHWC: nhwc_us, Layout.NCHW: nchw_us}
     return lambda networks: [rounds[network.layout] for network in networks]
 
@@ -51,7 +51,7 @@ def test_the_other_layout_has_to_be_clearly_faster(preferred: Layout, nhwc_us: f
 
 
 def test_latencies_are_compared_within_a_round() -> None:
-    """The GPU slows down: what is compared with the round before it would look slower than it is."""
+    """The GPU slows down: a layout compared with the previous round would look too slow."""
     network = LoweredModel(fire(), FP32, Layout.NHWC)
     found = layout_by_choice(network, Kept(), takes([100.0, 150.0, 200.0, 250.0], [95.0, 142.0, 190.0, 400.0]))
     assert found.layout is Layout.NCHW
@@ -69,7 +69,7 @@ def test_a_layout_in_which_the_model_fails_is_not_taken() -> None:
     assert kept.known == {}
 
 
-def test_nothing_is_timed_where_nothing_may_be_or_layouts_are_the_same() -> None:
+def test_nothing_is_timed_if_not_allowed_or_if_layouts_are_the_same() -> None:
     for preferred in Layout:
         found = layout_by_choice(LoweredModel(fire(), FP32, preferred), Kept(times=False), never)
         assert found == LayoutChoice(preferred)
@@ -78,7 +78,7 @@ def test_nothing_is_timed_where_nothing_may_be_or_layouts_are_the_same() -> None
     assert layout_by_choice(LoweredModel(lines, FP32, Layout.NCHW), Kept(), never) == LayoutChoice(Layout.NCHW)
 
 
-def test_what_another_process_chose_or_spoiled_holds() -> None:
+def test_stored_choices_are_used_and_malformed_ones_are_ignored() -> None:
     network = LoweredModel(fire(), FP32, Layout.NHWC)
     key = layout_key(network)
     assert (
@@ -120,7 +120,7 @@ def test_a_backend_runs_the_model_in_both_layouts_once(monkeypatch: pytest.Monke
 
 
 @needs_compiler
-def test_layouts_that_do_not_fit_side_by_side_are_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_that_do_not_fit_in_memory_together_are_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     open_now: list[CudaExecutor] = []
     close = CudaExecutor.close
 
@@ -138,7 +138,7 @@ def test_layouts_that_do_not_fit_side_by_side_are_timed_alone(monkeypatch: pytes
 
 
 @needs_compiler
-def test_a_layout_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_layout_is_no_candidate_and_a_lost_gpu_ends_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
         if sum(map(len, self._plan.lanes)) == 6:
             raise error

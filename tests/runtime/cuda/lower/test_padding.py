@@ -1,4 +1,4 @@
-"""Channels are padded with zeros that stay zero, and what is computed is the same."""
+"""Channels are padded with zeros that stay zero, and the results are the same."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def without_padding(model: Model, precision: Precision, layout: Layout, *, fused
 
 
 def zeros_are_zero(network: LoweredModel, inputs: dict[str, np.ndarray]) -> int:
-    """Number of padded tensors; each is computed without placement, and looked at."""
+    """Number of padded tensors; each is computed without placement, and checked."""
     builder, gaps = network.builder, network._padding._gaps
     values = {name: array.astype(builder.tensors[name].dtype) for name, array in inputs.items()} | builder.weights
     for own in network.calls.values():
@@ -194,7 +194,7 @@ def test_random_models_compute_the_same_with_zeros(seed: int, name: PrecisionNam
 
 
 def test_most_odd_channels_of_random_models_are_padded() -> None:
-    """The property above is not about nothing."""
+    """The property above is not vacuous."""
     n_padded = n_odd = 0
     for seed in range(40):
         model = random_model(seed)
@@ -210,7 +210,7 @@ def test_most_odd_channels_of_random_models_are_padded() -> None:
     lambda call: isinstance(call.kernel, Depthwise | Separable) and call.kernel.terms > 1,
     lambda call: isinstance(call.kernel, Separable) and len(call.reads) > call.kernel.terms + 3,
 ], ids=["pools", "bias", "terms", "added"])  # fmt: skip
-def test_kernels_that_do_the_work_of_several_are_padded(joins: Callable[[KernelCall], bool]) -> None:
+def test_joined_kernels_are_padded(joins: Callable[[KernelCall], bool]) -> None:
     """They are among those that the property above compares."""
     found = 0
     for seed in range(60):
@@ -231,11 +231,11 @@ def channels_of(network: LoweredModel) -> list[int]:
     ("precision", "capability", "stored"),
     [("fp16", 90, 16), ("fp16", 70, 16), ("fp16", 60, 10), ("tf32", 80, 12), ("tf32", 75, 10), ("fp32", 90, 10)],
 )
-def test_the_multiple_is_that_of_the_tensor_cores(precision: PrecisionName, capability: int, stored: int) -> None:
+def test_channels_fill_the_multiple_of_the_tensor_cores(precision: PrecisionName, capability: int, stored: int) -> None:
     graph = Graph(random.Random(0))
     model = graph.model(graph.conv(graph.conv("x", 10), 10))
     network = LoweredModel(model, Precision(precision), gpu=Gpu(capability, 80))
-    assert channels_of(network) == [stored, 10]  # nothing is added to what the caller gets
+    assert channels_of(network) == [stored, 10]  # outputs are not padded
     assert (network.builder is network._plain) == (stored == 10)
 
 
@@ -261,8 +261,8 @@ READERS: dict[str, tuple[Callable[[Graph, str], str], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_readers(name: str) -> None:
-    """Where one keeps the zeros, up to the next convolution, they are stored."""
+def test_readers_that_keep_zeros_store_padded_channels(name: str) -> None:
+    """Zeros are stored up to the next convolution."""
     graph, (read, stored) = Graph(random.Random(2), channels=10), READERS[name]
     model = graph.model(graph.conv(read(graph, graph.conv("x", 10)), 8))
     network, inputs = LoweredModel(model, FP16), random_inputs(model.graph.inputs)
@@ -271,7 +271,7 @@ def test_readers(name: str) -> None:
     assert relative_error(found, expected_outputs(model, inputs)) < 2e-2
 
 
-def test_outputs_and_whatever_must_be_like_them_stay_as_they_are() -> None:
+def test_outputs_and_tensors_added_to_them_are_not_padded() -> None:
     graph = Graph(random.Random(0))
     first = graph.conv("x", 10)
     second = graph.conv(graph.relu(first), 10)
@@ -298,7 +298,7 @@ SIBLINGS: dict[str, tuple[Callable[[Graph, str], str], list[int]]] = {
 @pytest.mark.parametrize("kind", ["", "LeakyRelu", "Sigmoid"])
 @pytest.mark.parametrize("name", SIBLINGS)
 def test_merged_convolutions_write_the_same_zeros(name: str, kind: str) -> None:
-    """Each part's zeros lie behind, or in, that part."""
+    """Each part's zeros are after or inside that part."""
     graph, (read, channels) = Graph(random.Random(0)), SIBLINGS[name]
     parts = [graph.conv("x", channels, size) for channels, size in ((10, 1), (12, 3))]
     parts = [graph.add(kind, [part], graph.channels[part]) if kind else part for part in parts]
@@ -314,7 +314,7 @@ def test_merged_convolutions_write_the_same_zeros(name: str, kind: str) -> None:
     assert relative_error(found, expected_outputs(model, inputs)) < 2e-2
 
 
-def test_calls_that_cannot_write_the_same_zeros_replace_none() -> None:
+def test_calls_that_cannot_write_the_same_zeros_are_refused() -> None:
     graph = Graph(random.Random(0), channels=10)
     made = graph.conv("x", 10)
     network = LoweredModel(graph.model(graph.conv(made, 8)), FP16)
@@ -338,8 +338,8 @@ def test_filters_of_the_fused_kernel_fill_its_tiles() -> None:
         assert network.builder.shape(call.reads[2]) == wide
 
 
-def test_a_mean_that_moves_channels_to_another_axis_is_no_reader() -> None:
-    """Of the batch and the rows: what remains of ten images of ten channels has ten columns."""
+def test_a_mean_that_moves_channels_to_another_axis_computes_the_same() -> None:
+    """A mean over batch and rows: ten images of ten channels leave ten columns."""
     graph = Graph(random.Random(0))
     mean = graph.add("ReduceMean", [graph.conv("x", 10)], 10, axes=[0, 2], keepdims=0)
     end = graph.add("Gemm", [mean, graph.constant(10, 4)], 4)

@@ -61,7 +61,7 @@ def test_a_session_sees_row_major_tensors_of_the_models_types(precision: str) ->
         assert relative_error({**found, "at": wanted["at"]}, wanted) < (1e-5 if precision == "fp32" else 2e-2)
 
 
-def test_types_that_numpy_has_not_go_in_and_come_out() -> None:
+def test_types_unknown_to_numpy_are_passed_and_returned() -> None:
     pytest.importorskip("onnxruntime", "1.32", reason="opset 28")
     nodes = [helper.make_node("ReverseSequence", ["x", "lengths"], ["y"])]
     brain = TensorProto.BFLOAT16
@@ -75,7 +75,7 @@ def test_types_that_numpy_has_not_go_in_and_come_out() -> None:
 
 
 @pytest.mark.parametrize(("precision", "copies"), [("fp32", 0), ("fp16", 2)])
-def test_what_lies_as_the_session_wants_it_is_not_copied(precision: str, copies: int) -> None:
+def test_tensors_in_the_layout_of_the_session_are_not_copied(precision: str, copies: int) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Det", ["a"], ["d"])]
     nodes.append(helper.make_node("Exp", ["d"], ["y"]))
     lowering = lowered(loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"])), precision)
@@ -85,7 +85,7 @@ def test_what_lies_as_the_session_wants_it_is_not_copied(precision: str, copies:
     assert {view.dtype for view in (*task.reads, *task.writes)} == {"float32"}
 
 
-def test_operators_that_differ_by_names_alone_have_one_kernel_and_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_that_differ_only_by_name_share_a_kernel_and_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Det", ["a"], ["d"], name="first"),
@@ -111,7 +111,7 @@ def test_operators_that_differ_by_names_alone_have_one_kernel_and_one_session(mo
     assert len(made) == 2  # wholly on the provider, which the CPU is not, and then partly
 
 
-def test_a_tensor_that_begins_where_no_kernel_may_read_is_copied() -> None:
+def test_an_unaligned_tensor_is_copied() -> None:
     """The second part of a Split begins after 36 bytes."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
@@ -157,7 +157,7 @@ def test_sessions_and_graphs_take_turns(in_place: bool) -> None:
 
 
 @needs_compiler
-def test_tensors_are_not_copied_through_the_host_where_the_provider_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_the_provider_tensors_are_not_copied_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     model, driver = sliced(), HostDriver()
     executor = opened(model, ProviderSessions(driver, IN_PLACE, id), driver)
     for name in ("download", "upload"):
@@ -166,7 +166,7 @@ def test_tensors_are_not_copied_through_the_host_where_the_provider_is(monkeypat
 
 
 @needs_compiler
-def test_the_time_that_passes_in_onnxruntime_is_told() -> None:
+def test_the_time_spent_in_onnxruntime_is_reported() -> None:
     driver = HostDriver()
     executor = opened(sliced(), None, driver)
     within_us, total_us = executor.time_sessions()
@@ -253,14 +253,14 @@ def det() -> tuple[SessionKernel, Tensor, Tensor]:
 def run_of(
     monkeypatch: pytest.MonkeyPatch, log: list[Any], makes: Any, available: Sequence[str] = ("CUDAExecutionProvider",)
 ) -> module.SessionRun:
-    """What `ProviderSessions` opens while sessions are made by `makes(providers)`."""
+    """The run that `ProviderSessions` opens if `makes(providers)` makes the sessions."""
     monkeypatch.setattr(module, "open_session", lambda model, options, *, providers: makes(providers))
     monkeypatch.setattr(Provider, "is_there", lambda self: self.name in available)
     kernel, read, write = det()
     return ProviderSessions(QuietDriver(log), CUDA).open(kernel, [read], [write], Stream())
 
 
-def test_on_the_device_it_is_bound_once_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_on_the_device_is_bound_once_and_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[Any] = []
     asked: list[Any] = []
 
@@ -283,7 +283,7 @@ def test_on_the_device_it_is_bound_once_and_nobody_waits(monkeypatch: pytest.Mon
     ]
 
 
-def test_what_a_kernel_wants_on_the_host_is_copied_there_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_inputs_of_a_provider_kernel_are_copied_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[Any] = []
     run = run_of(monkeypatch, log, lambda providers: FakeSession(log, ["CUDAExecutionProvider"], "Cpu"))
     log.clear()
@@ -293,7 +293,7 @@ def test_what_a_kernel_wants_on_the_host_is_copied_there_in_every_run(monkeypatc
     assert log == ["waits", bound, "inputs there", "run and wait", "outputs there"] * 2
 
 
-def test_an_operator_of_which_the_provider_does_a_part_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_that_runs_partly_on_the_provider_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[Any] = []
 
     def make(providers: Sequence[Any]) -> FakeSession:
@@ -309,7 +309,7 @@ def test_an_operator_of_which_the_provider_does_a_part_says_so(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("available", [(), ("CUDAExecutionProvider",)])
-def test_without_the_provider_or_its_libraries_it_runs_on_the_cpu(
+def test_without_the_provider_or_its_libraries_an_operator_runs_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, available: Sequence[str]
 ) -> None:
     def make(providers: Sequence[Any]) -> FakeSession:
@@ -346,7 +346,7 @@ def test_a_kernel_that_fails_at_first_goes_to_the_cpu_and_one_that_fails_later_i
         later(None)
 
 
-def test_libraries_are_looked_for_in_silence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_libraries_are_searched_once_silently(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     calls: list[int] = []
 
     def preload_dlls() -> None:
@@ -363,7 +363,7 @@ def test_libraries_are_looked_for_in_silence(monkeypatch: pytest.MonkeyPatch, ca
     assert not CUDA.is_there()
 
 
-def test_operators_are_named_with_where_they_run() -> None:
+def test_operators_are_named_with_their_device() -> None:
     kinds = {**dict.fromkeys("abcde", ("Det",)), "top": ("TopK", "Cast"), "m": ("Mod",)}
     devices = {**dict.fromkeys(kinds, SessionDevice.PROVIDER), "top": SessionDevice.CPU}
     assert described(kinds, devices) == (
@@ -372,7 +372,7 @@ def test_operators_are_named_with_where_they_run() -> None:
     )
 
 
-def test_precision_tells_the_provider_whether_to_round() -> None:
+def test_precision_tf32_is_passed_to_the_provider() -> None:
     assert dict(Provider.cuda(0, Precision("tf32")).options)["use_tf32"] == "1"
 
 

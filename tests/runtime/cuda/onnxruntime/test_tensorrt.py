@@ -1,4 +1,4 @@
-"""TensorRT in onnxruntime: present only where it runs all of a model, in a process of its own in fp32."""
+"""TensorRT in onnxruntime: present only where it runs all of a model, in a separate process in fp32."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def engine(precision: str = "fp32", key: str = "a model on a GPU") -> Engine:
     return Engine(0, precision, key)
 
 
-def test_an_onnxruntime_without_the_provider_says_so_before_a_process_is_started(
+def test_a_missing_provider_is_an_error_before_a_process_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tensorrt, "COMMAND", ("/nowhere",))
@@ -64,7 +64,7 @@ def test_an_onnxruntime_without_the_provider_says_so_before_a_process_is_started
 def test_a_provider_without_its_library_is_missing(
     precision: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real process, and this one, with an onnxruntime for CPUs that is said to have the provider."""
+    """The real process, and this one, with an onnxruntime for CPUs that claims to have the provider."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: LISTED)
     with pytest.raises(
         DeviceError, match=r"^TensorRT's libnvinfer\.so\.10 does not load; pip install 'tensorrt-cu13==10\.\*'$"
@@ -100,7 +100,7 @@ def test_the_library_that_onnxruntime_needs_is_named(
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
-def test_it_computes_what_onnxruntime_computes_in_a_process_of_its_own(precision: str, install: Install) -> None:
+def test_a_separate_process_computes_the_same_as_onnxruntime(precision: str, install: Install) -> None:
     log = install()
     with closing(TensorrtProcess(MODEL, engine(precision))) as opened:
         with Reference(MODEL) as reference:
@@ -121,7 +121,7 @@ def test_it_computes_what_onnxruntime_computes_in_a_process_of_its_own(precision
     )  # fmt: skip
 
 
-def test_arrays_reach_the_process_and_come_back_as_they_are(install: Install) -> None:
+def test_arrays_pass_through_the_process_unchanged(install: Install) -> None:
     install()
     kinds = {"x": (TensorProto.FLOAT, [2, 3]), "b": (TensorProto.BOOL, [4]), "n": (TensorProto.INT64, [])}
     nodes = [helper.make_node("Identity", [name], [f"{name}2"]) for name in kinds]
@@ -147,7 +147,7 @@ def test_arrays_reach_the_process_and_come_back_as_they_are(install: Install) ->
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_only_fp32_takes_a_process_of_its_own_to_run_a_file(precision: str, install: Install) -> None:
+def test_only_fp32_runs_in_a_separate_process(precision: str, install: Install) -> None:
     log = install()
     with closing(open_whole(MODEL, engine(precision))) as opened:
         assert opened.time(INPUTS, 2) == (1.0, 1.0)
@@ -175,7 +175,7 @@ def test_an_engine_is_built_once_for_each_key(cache: Path, install: Install) -> 
         ("runs a part", "TensorRT does not run the whole model, but CPUExecutionProvider, TensorrtExecutionProvider"),
     ],
 )
-def test_anything_but_all_nodes_on_tensorrt_is_one_line_with_the_reason(
+def test_a_model_not_fully_on_tensorrt_is_refused_with_a_one_line_reason(
     fault: str, reason: str, cache: Path, install: Install
 ) -> None:
     install(fault)
@@ -192,14 +192,14 @@ def test_anything_but_all_nodes_on_tensorrt_is_one_line_with_the_reason(
         ("dies while it builds", "its process ended with status 3"),
     ],
 )
-def test_a_process_that_opens_nothing_says_why(fault: str, reason: str, cache: Path, install: Install) -> None:
+def test_a_process_that_opens_nothing_names_the_reason(fault: str, reason: str, cache: Path, install: Install) -> None:
     install(fault)
     with pytest.raises(SeparateProcessError, match=f"^{reason}$"):
         TensorrtProcess(MODEL, engine())
     assert not [*cache.iterdir()]
 
 
-def test_an_engine_that_takes_too_long_is_given_up(install: Install) -> None:
+def test_building_an_engine_times_out(install: Install) -> None:
     install("builds slowly")
     began = time.monotonic()
     with pytest.raises(SeparateProcessError, match="did not open the model within 3 s"):
@@ -215,7 +215,7 @@ def test_an_engine_that_takes_too_long_is_given_up(install: Install) -> None:
         pytest.param("fails", "illegal memory access", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_fails_has_ended_and_says_so_each_time(
+def test_a_failed_process_has_ended_and_later_calls_report_it(
     fault: str, reason: str, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(fault)
@@ -229,7 +229,7 @@ def test_a_process_that_fails_has_ended_and_says_so_each_time(
     opened.close()
 
 
-def test_the_process_ends_when_nobody_holds_it(install: Install) -> None:
+def test_the_process_ends_when_its_input_is_closed(install: Install) -> None:
     install()
     opened = TensorrtProcess(MODEL, engine())
     process = opened._process
@@ -240,14 +240,14 @@ def test_the_process_ends_when_nobody_holds_it(install: Install) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_left_to_the_one_that_started_it(install: Install) -> None:
+def test_ctrl_c_does_not_end_the_process(install: Install) -> None:
     install()
     with closing(TensorrtProcess(MODEL, engine())) as opened:
         opened._process.send_signal(signal.SIGINT)
         assert opened.time(INPUTS, 1) == (1.0,)
 
 
-def test_a_cache_folder_that_cannot_be_written_is_a_reason(
+def test_a_cache_folder_that_cannot_be_written_is_an_error(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install()

@@ -1,4 +1,4 @@
-"""Functions of one element: numpy's form is onnxruntime's, and the C++ form is numpy's."""
+"""Functions of one element: numpy computes the same as onnxruntime, and the C++ source the same as numpy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arguments(kind: str, *shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", BY_NODE)
-def test_numbers_are_those_of_onnxruntime(kind: str) -> None:
+def test_results_equal_onnxruntimes(kind: str) -> None:
     for parameters in PARAMETERS.get(kind, [{}]):
         node = helper.make_node(kind, ["x"], ["y"], **parameters)
         lowered(node, {"x": arguments(kind, 2, 5, 3, 4)}, opset=20).compare()
@@ -38,7 +38,7 @@ def test_numbers_are_those_of_onnxruntime(kind: str) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_source_is_what_numpy_does(kind: str) -> None:
+def test_source_computes_the_same_as_numpy(kind: str) -> None:
     alpha, beta = {"Clip": (-1.0, 2.0), "Selu": (1.67, 1.05), "HardSigmoid": (0.2, 0.5)}.get(kind, (0.7, 0.0))
     x = arguments(kind, 3, 8, 5, 5)
     x.reshape(-1)[:6] = (1e-3, 0.5, 1.0, 2.0, 20.0, 80.0) if kind in POSITIVE else (0.0, -0.0, 0.5, -20.0, 20.0, 80.0)

@@ -22,7 +22,7 @@ def test_a_single_pixel_is_channels_and_a_single_channel_is_pixels() -> None:
     assert Image.of(blank((2, 4, 5, 1), layout=Layout.NCHW).view).is_planar
 
 
-def test_turning_exchanges_rows_and_columns() -> None:
+def test_transposing_exchanges_rows_and_columns() -> None:
     window = Window((1, 2), (3, 4), (5, 6, 7, 8), (9, 10))
     assert window.transposed == Window((2, 1), (4, 3), (6, 5, 8, 7), (10, 9))
     image = Image.of(blank((2, 3, 4, 5)).view)
