@@ -53,10 +53,10 @@ R, S = 3, 8
 
 @dataclass(frozen=True)
 class Pair:
-    """One schedule: the sum of its stages' latencies, and its own; and what the analytic model says, if it is asked.
+    """One schedule: the sum of its stages' latencies, its own, and that of the analytic model if it is used.
 
-    On a CPU, `warm_us` is the sum of stages that find all that they touch in the caches, `rested_us` the latency of the
-    whole after a rest.
+    On a CPU, `warm_us` is the sum of stages with warm caches, `rested_us` the latency of the
+    whole after idle.
     """
 
     stages: int
@@ -103,7 +103,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def random_schedule(graph: ComputationGraph, eagerness: float, rng: random.Random) -> Schedule:
-    """A legal schedule under r = 3 and s = 8; a stage goes on growing with probability `eagerness`."""
+    """A legal schedule under r = 3 and s = 8; a stage keeps growing with probability `eagerness`."""
     blocks = []
     for index, part in enumerate(partition(graph)):
         left = list(part.operators)
@@ -116,7 +116,7 @@ def random_schedule(graph: ComputationGraph, eagerness: float, rng: random.Rando
 
 
 def _random_stage(graph: ComputationGraph, left: Sequence[str], eagerness: float, rng: random.Random) -> Stage:
-    """Operators of `left`, which stand in topological order, that need nothing else of it."""
+    """Operators of `left`, in topological order, that depend on nothing else in it."""
     chosen: list[str] = []
     groups: tuple[tuple[str, ...], ...] = ()
     while not chosen or rng.random() < eagerness:
@@ -152,9 +152,9 @@ class Found:
     """Measurements of one network.
 
     Attributes:
-        device: its own name.
-        stage_us: measured and analytic latency of each distinct stage, where the analytic model is asked.
-        slowness: how much slower the device was while wholes were measured than when its profile was begun.
+        device: the name that it reports.
+        stage_us: measured and analytic latency of each distinct stage, if the analytic model is used.
+        slowness: slowdown of the device during the whole runs, relative to the start of its profile.
     """
 
     device: str
@@ -164,7 +164,7 @@ class Found:
 
 
 def measured_pairs(network: str, options: Namespace) -> Found:
-    """Random schedules of `network`, what their stages add up to, and what they take."""
+    """Random schedules of `network`, the sums of their stages, and their latencies."""
     rng = random.Random(options.seed)
     with open_bed(network, options.device, 1, options.profile_db, options.precision) as bed:
         if bed.in_turn is None:
@@ -190,7 +190,7 @@ def measured_pairs(network: str, options: Namespace) -> Found:
 
 
 def _sums(bed: Bed, schedule: Schedule) -> tuple[float, float | None]:
-    """Of the stages, and of the same stages in the caches; in turn, stage by stage."""
+    """Sums of the stages with cold and with warm caches, interleaved by stage."""
     sum_us = warm_us = 0.0
     for stage in schedule.stages:
         sum_us += bed.stage_us(stage)
@@ -210,7 +210,7 @@ def _pair(
 
 
 def other_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """The same schedules by the other sum and the other latency, as far as they were measured."""
+    """The same schedules by the other sum and the other latency, if these were measured."""
     if any(pair.warm_us is None or pair.rested_us is None for pair in pairs):
         return {}
     warm = [replace(pair, predicted_us=pair.warm_us or 0.0) for pair in pairs]
@@ -222,7 +222,7 @@ def other_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 
 
 def order_accuracy(pairs: Sequence[Pair]) -> float:
-    """Part of the pairs of schedules that prediction and measurement put in the same order."""
+    """Share of the pairs of schedules in the same order by prediction and measurement."""
     same = [
         (a.predicted_us < b.predicted_us) == (a.measured_us < b.measured_us)
         for a, b in combinations(pairs, 2)
@@ -232,7 +232,7 @@ def order_accuracy(pairs: Sequence[Pair]) -> float:
 
 
 def fastest_over_predicted(pairs: Sequence[Pair]) -> float:
-    """Of the fastest run of each schedule, which nothing disturbed."""
+    """The ratio for the fastest run of each schedule, which has no interference."""
     return median(min(pair.samples_us) / pair.predicted_us for pair in pairs)
 
 

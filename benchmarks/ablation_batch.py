@@ -3,7 +3,7 @@
     python benchmarks/ablation_batch.py [--networks inception_v3] [--device v100|cpu] [--batch-sizes 1,2,4,…]
                                         [-o F.json] [--plot F.svg]
 
-Each batch size has a search of its own. On the CPU, every size is measured, so choose small ones.
+Each batch size has a separate search. On the CPU, every size is measured, so choose small ones.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def searched(backend: CpuBackend, way: str) -> tuple[Search, Schedule]:
-    """One search with nothing known."""
+    """One search with an empty database."""
     with ProfileDatabase(None) as database:
         cost = WAYS[way](backend, database)
         started = time.monotonic()

@@ -29,7 +29,7 @@ HEADERS = ("network", "r", "s", "transitions", "stages", "asked for", "seconds",
 
 @dataclass(frozen=True)
 class Row:
-    """One search; `stages` is what a search that measures everything measures."""
+    """One search; `stages` is the number of stages that a full search measures."""
 
     network: str
     r: int

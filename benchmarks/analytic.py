@@ -33,7 +33,7 @@ from iosched.scheduler.strategies import merge_classes
 
 FITTED = ("kernel_us", "issue_us", "fork_us", "window", "interference")
 PARTS = frozenset({"interference"})
-# Where every fit starts: round guesses, made without the networks.
+# Initial values of every fit: rough guesses, made without the networks.
 START = replace(STREAM_LAUNCHES, kernel_us=5.0, issue_us=5.0, fork_us=5.0, window=0.05, interference=0.5)
 STEPS = 30
 TRIES = 6  # of a step, each shorter
@@ -56,7 +56,7 @@ def cost_of(network: str, launches: LaunchConstants, device: str = "v100", batch
 
 @cache
 def schedules(network: str, launches: LaunchConstants, device: str = "v100") -> Schedules:
-    """The baselines, and what the search finds under these constants."""
+    """The baselines, and the schedules found under these constants."""
     graph, cost = graph_of(network), cost_of(network, launches, device)
     found = {"sequential": sequential(graph), "greedy": greedy(graph)}
     found["concurrent"] = search(graph, cost, strategy="concurrent").schedule
@@ -95,13 +95,13 @@ def fit(networks: Sequence[str]) -> LaunchConstants:
 
 
 def descend(start: LaunchConstants, off_at: Callable[[LaunchConstants], Floats]) -> LaunchConstants:
-    """Damped Gauss-Newton steps on the logarithms of the constants, until the sum of squares falls no more."""
+    """Damped Gauss-Newton steps on the logarithms of the constants, until the sum of squares stops decreasing."""
     best, off, damping = start, off_at(start), 0.01
     for _ in range(STEPS):
         slopes = np.stack([(off_at(scaled(best, {name: WIDTH})) - off) / WIDTH for name in FITTED], axis=1)
         curvature, gradient = slopes.T @ slopes, slopes.T @ off
         for _ in range(TRIES):
-            # The least damping keeps a constant that makes no difference where it is.
+            # The minimum damping keeps a constant without effect at its value.
             damped = curvature + np.diag(damping * np.diag(curvature) + 1e-6)
             move = -np.linalg.solve(damped, gradient).clip(-0.7, 0.7)
             trial = scaled(best, dict(zip(FITTED, move, strict=True)))
@@ -119,7 +119,7 @@ def descend(start: LaunchConstants, off_at: Callable[[LaunchConstants], Floats])
 
 
 def scaled(launches: LaunchConstants, logarithms: Mapping[str, float]) -> LaunchConstants:
-    """With constants multiplied by the exponentials of these; those that are parts of a whole stay below 1."""
+    """With constants multiplied by the exponentials of these; fractions stay below 1."""
     values = {name: getattr(launches, name) * math.exp(value) for name, value in logarithms.items()}
     for name in PARTS & values.keys():
         values[name] = min(values[name], 1.0)
@@ -262,7 +262,7 @@ def rounded(launches: LaunchConstants) -> dict[str, float]:
 
 
 def main() -> None:
-    """Writes everything that benchmarks/reports/analytic-evidence.md says."""
+    """Writes all results for benchmarks/reports/analytic-evidence.md."""
     arguments = read_options(__file__, output=Path, plot=Path)
     networks = tuple(V100_MS)
     held_out = {network: fit([other for other in networks if other != network]) for network in networks}

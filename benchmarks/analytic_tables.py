@@ -68,7 +68,7 @@ def left_out_errors() -> Table:
 
 
 def latencies() -> Table:
-    """The published latencies beside those of the model, fitted and with each network left out."""
+    """The published latencies and those of the model, fitted and with each network left out."""
     rows = []
     for network, published in V100_MS.items():
         for strategy, ms in zip(STRATEGIES, published, strict=True):

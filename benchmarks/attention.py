@@ -37,7 +37,7 @@ from iosched.runtime.inputs import Arrays, random_inputs
 
 OUT = RESULTS / "attention.json"
 STRATEGIES = {"sequential": 6.0, "merge": 20.0, "concurrent": 35.0, "both": 35.0}
-"""Those that are searched, and for how many seconds, with the comparison that `optimize` ends with."""
+"""Strategies to search, and seconds for each, with the final comparison of `optimize`."""
 PLAIN, FUSED = "onnxruntime", "onnxruntime, attention fused"
 THREADS = 2
 
@@ -108,7 +108,7 @@ def as_schedule(document: ScheduleDocument) -> ScheduleDocument:
 
 
 def with_fused_attention(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with one node for each layer's attention, from the products behind it to that in front."""
+    """The network with one node for each layer's attention, from its first products to its last one."""
     graph = proto.graph
     layers = sorted({node.name.partition("/")[0] for node in graph.node if node.name.endswith("/attention/scores")})
     parts = "(query|key|value)/(split|heads)|scores|scaled|masked|shares|mixed|by_word"

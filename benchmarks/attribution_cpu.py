@@ -72,7 +72,7 @@ EVICTING_NBYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """One schedule, ready to be measured in every way; `stages` in order, each compiled once for all that are equal."""
+    """One schedule, ready to be measured for each link; `stages` in order, equal ones compiled once."""
 
     name: str
     stages: tuple[CompiledStage, ...]
@@ -82,7 +82,7 @@ class Subject:
     flushed_nbytes: int
 
     def observe(self, evict: Callable[[], None]) -> dict[str, float]:
-        """Microseconds in every way, once each."""
+        """Microseconds of each link, once each."""
         return {
             "alone": self._sum(0),
             "handed over": self._sum(1),
@@ -95,7 +95,7 @@ class Subject:
         }
 
     def _sum(self, sweep_nbytes: int) -> float:
-        """Of all stages; those that are equal are measured once."""
+        """The sum of all stages; equal ones are measured once."""
         distinct = {id(stage): partial(stage.time, flush_nbytes=sweep_nbytes) for stage in self.stages}
         found = {key: self._in_a_row(run) for key, run in distinct.items()}
         return sum(found[id(stage)] for stage in self.stages)
@@ -123,7 +123,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def observe(network: str, options: Namespace) -> dict[str, Any]:
-    """For every schedule of `network`, the latencies of every round; and those of the yardstick."""
+    """For every schedule of `network`, the latencies of every round, and those of the calibration kernel."""
     model, rounds = _model(network), []
     with CpuBackend(model) as backend:
         yardstick, evict = compile_calibration_kernel(backend), _eviction()
@@ -184,7 +184,7 @@ def _eviction() -> Callable[[], None]:
 
 
 def handoffs_us() -> dict[str, float]:
-    """Latency of a stage that computes nearly nothing: on one core, and on two."""
+    """Latency of a nearly empty stage on one core and on two."""
     nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Neg", "Abs")]
     with CpuBackend(load_model(model_of(nodes, ["x"], ["Neg", "Abs"], (1, 16)), name="nothing")) as backend:
         names = [operator.name for operator in backend.graph.operators]

@@ -1,4 +1,4 @@
-"""Counts the backend test cases of ONNX that run here as in onnxruntime, with the reasons for the others.
+"""Counts the backend test cases of ONNX that run as in onnxruntime, with the reasons for the others.
 
 python benchmarks/backend_suite.py
 """

@@ -25,7 +25,7 @@ from command_line import read_options
 SEEDS = range(1, 6)
 LAST_OF_A_REDUCTION = "it lets shared memory be used again, and nothing uses it behind"
 HARMLESS = dict.fromkeys((("reduce", 2), ("softmax", 5), ("normalize", 5)), LAST_OF_A_REDUCTION)
-"""Why nothing goes wrong without a barrier, by function and place in its source."""
+"""Reasons why a barrier may be removed, by function and place in its source."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Mutation:
         barrier: counted from 0 in the order of the source.
         behind: the line of source before it.
         races: whether ThreadSanitizer reported it.
-        orders: of threads, of `SEEDS`, that gave wrong results.
-        harmless: why none of both had to find it; empty where one did, or nobody knows.
+        orders: number of thread orders, of `SEEDS`, with wrong results.
+        harmless: why neither had to detect it; empty if one did, or if the reason is unknown.
     """
 
     case: str

@@ -55,7 +55,7 @@ T = TypeVar("T")
 OUT = RESULTS / "batch-sizes.json"
 SIZES = (1, 4, 16)
 SEARCH_S, MEASURE_S, ROUNDS, THREADS = 40.0, 20.0, 25, 2
-MOST_OTHERS = 0.05  # of the cores, that other processes may take in a turn
+MOST_OTHERS = 0.05  # share of the cores that other processes may use in a turn
 FEWEST_ROUNDS = 8
 REST_S = 0.3
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -100,7 +100,7 @@ class Network:
 
 
 def beside_others(does: Callable[[], T]) -> tuple[T, float]:
-    """The result of a call, and the share of the cores that other processes took meanwhile, by the kernel's ticks."""
+    """The result of a call, and the share of the cores that other processes used meanwhile, by the kernel's ticks."""
     before, own, began = processor_s(), time.process_time(), time.monotonic()
     found = does()
     own_s, took_s = time.process_time() - own, time.monotonic() - began
@@ -125,7 +125,7 @@ def dynamic(name: str) -> DynamicBatchModel:
 
 
 def advance(network: Network, sizes: Sequence[int], rows: dict[str, Any], deadline: float) -> Iterator[None]:
-    """Searches and measures what is missing; hands back after each step, and begins none after the deadline."""
+    """Searches and measures missing results; yields after each step, and starts none after the deadline."""
     for size in (*SIZES, *sizes):
         if time.monotonic() < deadline:
             network.document(size)
@@ -147,9 +147,9 @@ def counted(row: Mapping[str, Any] | None) -> int:
 
 
 def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> tuple[dict[str, list[float]], list[float]]:
-    """Latencies of each way in each round, and the largest share of the cores that others took in a turn of the round.
+    """Latencies by alternative and round, and the largest share of the cores used by others in a turn of the round.
 
-    Where enough rounds count, the others are left out.
+    If enough rounds count, the others are left out.
     """
     inputs = random_inputs(model.graph.inputs)
     documents = {"onnxruntime": None, **{way: each for way, each in ways.items() if not each.is_plain}}
@@ -180,7 +180,7 @@ def _watched(candidate: Candidate, shares: list[float]) -> Candidate:
 
 
 def rest() -> None:
-    """Waits until this process is quiet, and a little while for others to be."""
+    """Waits until this process is idle, and a short time for others."""
     wait_until_idle()
     until = time.monotonic() + REST_S
     while time.monotonic() < until and beside_others(lambda: time.sleep(0.05))[1] > 0.1:
@@ -208,7 +208,7 @@ def resident_mib() -> float:
 
 
 def measured_text(results: Mapping[str, Any]) -> str:
-    """The part of the page that is made from the results."""
+    """The generated part of the page."""
     machine, versions = results["machine"], results["versions"]
     head = ["network", "batch", "onnxruntime", "the file", "ships", "gain", "by the smallest's", "by its own search"]
     table = markdown_table(head, [list(row) for row in _rows(results["networks"])])

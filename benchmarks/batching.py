@@ -68,19 +68,19 @@ from iosched.scheduler.batching.costs import interpolated
 
 Result = TypeVar("Result")
 LEAST_CASE_S = 60.0
-LEAST_MANY = 4  # models, from which on side by side should pay
-MOST_CALLS = 3  # for one case; each goes on with what the one before measured
+LEAST_MANY = 4  # minimum number of models for which concurrency should pay
+MOST_CALLS = 3  # for one case; each resumes the measurements of the previous one
 PolicyResult = dict[str, Any]
 """A policy's result for some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
 worth by its own prices (`worth_us`), `seconds` of planning, and how many operators are `batched` in `groups`."""
 
 _EXCITED = 1  # the network of the settings in which all are one
 SMALL = 64
-"""Floating constants of fewer elements are what a layer computes with, not what it has learned."""
+"""Smaller floating-point constants are parameters of an operator, not learned weights."""
 
 POLICIES = ("serial", "fcfs", "greedy", "dpbat")
 PUBLISHED = {"serial": 2.1, "fcfs": 1.92, "greedy": 1.25}
-"""DPBat's speedup over these, by the paper's section on its evaluation; its abstract has 3.7 over one."""
+"""DPBat's speedup over these, by the paper's evaluation; its abstract has 3.7 over one."""
 
 
 def main() -> None:
@@ -137,7 +137,7 @@ def summary(cases: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def mean_text(gains: Sequence[tuple[float, float, float]]) -> str:
-    """The geometric mean of ratios measured apart from each other, and its interval: independent logarithms add up."""
+    """The geometric mean of separately measured ratios, and its interval from independent logarithms."""
     if not gains:
         return "nothing"
     logs = np.log(np.array(gains)).reshape(-1, 3)
@@ -152,7 +152,7 @@ def title(family: str, count: int) -> str:
 
 
 def is_missing(found: Mapping[str, Any] | None) -> bool:
-    """Whether a case was not measured, or the time of its calls did not suffice for its prices and searches."""
+    """Whether a case was not measured, or its calls ran out of time for its prices and searches."""
     return found is None or (len(found["calls"]) < MOST_CALLS and bool(found["calls"][-1]["cut_short"]))
 
 
@@ -190,7 +190,7 @@ def case(
 
 
 def networks(family: str, count: int) -> Iterator[onnx.ModelProto]:
-    """So many networks of a family."""
+    """A number of networks of a family."""
     for seed in range(count):
         if family.startswith("mnasnet-"):
             yield sampled(seed, int(family.removeprefix("mnasnet-")))
@@ -201,7 +201,7 @@ def networks(family: str, count: int) -> Iterator[onnx.ModelProto]:
 
 
 def reweighted(proto: onnx.ModelProto, seed: int, is_own: Callable[[str], bool]) -> onnx.ModelProto:
-    """The network with the elements of its own large weights in another order."""
+    """The network with permuted elements of its own large weights."""
     random = np.random.default_rng(seed)
     for tensor in proto.graph.initializer:
         values = numpy_helper.to_array(tensor)
@@ -212,7 +212,7 @@ def reweighted(proto: onnx.ModelProto, seed: int, is_own: Callable[[str], bool])
 
 
 def row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    """A case in a table; of several clusters, which have no rounds in common, sums of medians alone."""
+    """A case in a table; for several clusters, which have no common rounds, only sums of medians."""
     clusters = found["clusters"]
     samples = [each["samples_us"] for each in clusters]
     rows = {way: sum(summarize(each[way]).median_us for each in samples) for way in samples[0]}
@@ -226,7 +226,7 @@ def row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, float]:
-    """Speedup of what ships over the faster of the rows `over`, with its interval: 1 if it is that, NaN without one.
+    """Speedup of what ships over the faster of the rows `over`, with its interval: 1 if the same, NaN without one.
 
     Args:
         found: a case of one cluster.
@@ -279,7 +279,7 @@ def heads(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
 
 
 def network(seed: int, options: Namespace) -> Model:
-    """Network `seed` of the setting: all are sampled, or are one with weights of their own, or with frozen ones."""
+    """Network `seed` of the setting: all are sampled, or one network with individual or frozen weights."""
     if options.alike == "sampled":
         proto = sampled(seed, options.size)
     else:
@@ -300,14 +300,14 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
 
 
 def packed(cluster: Cluster, device: str) -> PolicyResult:
-    """Microseconds of all networks side by side, each one operator after another on a stream of its own."""
+    """Microseconds of all networks concurrently, each one operator after another on its own stream."""
     with closing(launching(device, cluster.model)) as opened:
         found = packed_schedule(OpenComposition(cluster.model, cluster.composition.members, opened))
     return {"latency_us": found.schedule.predicted_us}
 
 
 def launching(device: str, model: Model) -> OpenModel:
-    """A model on a GPU that is not here, whose kernels are launched one by one."""
+    """A model on a simulated GPU whose kernels are launched one by one."""
     return resolve(device).open(model, OpenSettings(launch="streams"), None)
 
 

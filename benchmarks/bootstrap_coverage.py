@@ -16,7 +16,7 @@ SPREAD = 0.1
 
 
 def coverage(count: int, pairs: int) -> tuple[float, float]:
-    """The shares of intervals that have the true ratio, and that lie wholly above it, from `count` samples of each."""
+    """Shares of intervals that contain the true ratio, and that lie above it, from `count` samples of each."""
     covered = above = 0
     for seed in range(pairs):
         draw = np.random.default_rng(seed)

@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def tried(model: Model, device: str, options: Any) -> dict[str, Any]:
-    """Microseconds by schedule: samples on the CPU, one number on a simulated GPU; and the seconds that each took."""
+    """Microseconds by schedule: samples on the CPU, one number on a simulated GPU; and the seconds for each."""
     with opened(resolve(device, model), model, OpenSettings(), options.profile_db) as there:
         schedules, seconds = dict[str, Schedule](), dict[str, float]()
         for strategy in (*UNSEARCHED, SEARCHED):
@@ -88,7 +88,7 @@ def _latencies(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The latency of the schedule found, and how many times as fast it is as each that needs no search."""
+    """Latency of the schedule found, and its speedup over each schedule without a search."""
     names = [name for name in (*UNSEARCHED, ONE_SESSION) if all(name in row["us"] for row in rows)]
     headers = ["device", "network", "found", *(f"found over {name}" for name in names)]
     return headers, [_row(row) for row in rows]
@@ -118,7 +118,7 @@ def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """For each device, how often each comes near the schedule found, and how often it is clearly faster."""
+    """For each device, how often each is close to the schedule found, and how often it is clearly faster."""
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [_ratios(row) for row in rows if row["device"] == device]
         for name in own[0]:

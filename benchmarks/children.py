@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-REST_SECONDS = 0.15  # until threads that spin after a run have gone to sleep
+REST_SECONDS = 0.15  # until threads that spin after a run are asleep
 
 
 @dataclass(frozen=True)
 class Child:
-    """A process that answers words on its stdin, each with a line of JSON on its stdout."""
+    """A process that answers each word on its stdin with a line of JSON on its stdout."""
 
     name: str
     process: subprocess.Popen[str]
@@ -27,7 +27,7 @@ class Child:
     @classmethod
     def start(cls, name: str, script: str, words: Sequence[str], folder: str | None = None) -> Child:
         """Starts `script --child WORDS`; `folder` holds the package that it imports, by default this process's own."""
-        from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE  # versions that are compared with may not have it
+        from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE  # other versions may not have it
 
         taking_turns = {SHARE_VARIABLE: "1"}  # on the same cores, as if each were alone
         environment = {**os.environ, **taking_turns, **({"PYTHONPATH": folder} if folder else {})}

@@ -17,7 +17,7 @@ OUTPUTS: Given = {"profile_db": Path, "output": Path, "plot": Path}
 def read_options(file: str, words: Sequence[str] | None = None, takes: Given = NOTHING, /, **options: Any) -> Namespace:
     """The command line of a script, whose docstring is the help; `command` is kept with the results.
 
-    A value of `takes` (arguments) or `options` is the default and tells the type: a type alone has the default None,
+    A value of `takes` (arguments) or `options` is the default and sets the type: a type alone has the default None,
     False makes a flag, a list takes several words and a tuple several values separated by commas. A dict holds the
     keywords of `ArgumentParser.add_argument`.
 
@@ -52,6 +52,6 @@ def _keywords(value: Any) -> dict[str, Any]:
 
 
 def refuse(text: str) -> NoReturn:
-    """Ends a script whose command line is wrong, as argparse does."""
+    """Ends a script with an error in its command line, as argparse does."""
     print(f"error: {text}", file=sys.stderr)
     raise SystemExit(2)

@@ -28,7 +28,7 @@ from iosched.scheduler.schedule import Division, Schedule, Stage
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator as it was measured: microseconds on one core and on two, and the bytes that it touches."""
+    """One measured operator: microseconds on one core and on two, and the bytes that it accesses."""
 
     one_us: float
     two_us: float
@@ -36,7 +36,7 @@ class Unit:
 
 
 def largest_parts(backend: CpuBackend, cores: int) -> dict[str, tuple[float, ...]]:
-    """For each unit the largest share of one core, where 1, 2, ... `cores` share it, by the rules of the lowering."""
+    """For each unit, the largest share of one core on 1, 2, ... `cores`, by the rules of the lowering."""
     kernels, placement = backend.kernels, place_tensors(backend.kernels)
     found = {}
     for unit, nodes in backend.coarse.nodes.items():
@@ -58,7 +58,7 @@ def _largest(kernels: KernelGraph, calls: Sequence[NodeCall], cores: int) -> flo
 
 
 def _part(kernels: KernelGraph, call: NodeCall) -> float:
-    """The part of its node's work that a call does: that of the weights, results or operands of which it has least."""
+    """A call's share of the work of its node: that of weights, results or operands, whichever is the least."""
     if call.share is None:
         return 1.0
     views = [(view.nbytes, kernels.tensors[name].nbytes) for name, view in (*call.reads, *call.writes)]
@@ -94,12 +94,12 @@ class SimulatedCost:
     Attributes:
         lanes: how many cores it has.
         us: for each unit its latencies on 1, 2, ... cores.
-        nbytes: for each unit the bytes that it touches.
-        key: a text that is equal for units that are alike.
+        nbytes: for each unit the bytes that it accesses.
+        key: a string that is the same for equal units.
         guessed: the division of a stage by the lowering's guess.
-        chooses: whether the likely divisions are tried, as `optimize` does, or the guess is all.
-        bytes_per_us: no stage takes less than its bytes over this; infinite where memory is as fast as the cores.
-        tried: how many stages were asked for, each division counted.
+        chooses: whether likely divisions are tried, as `optimize` does, or only the guess.
+        bytes_per_us: no stage takes less than its bytes over this; infinite for unlimited bandwidth.
+        tried: number of requested stages, counting each division.
     """
 
     lanes: int
@@ -117,7 +117,7 @@ class SimulatedCost:
         return self._best(stage)[0]
 
     def divided(self, stage: Stage) -> Stage:
-        """The stage with the division that its latency is of."""
+        """The stage with the division behind its latency."""
         return Stage(stage.strategy, stage.groups, stage.predicted_us, None, Division(self.lanes, self._best(stage)[1]))
 
     def schedule_us(self, schedule: Schedule) -> float:
@@ -129,11 +129,11 @@ class SimulatedCost:
         return 0.0
 
     def operator_latency_us(self, name: str) -> float:
-        """On as many cores as are best for it."""
+        """The latency on the best number of cores."""
         return min(self.us[name])
 
     def operator_work_us(self, name: str) -> float:
-        """Of all cores together, at best."""
+        """The minimum sum over all cores."""
         return min(us * cores for cores, us in enumerate(self.us[name], start=1))
 
     def operator_key(self, name: str) -> str:
@@ -149,7 +149,7 @@ class SimulatedCost:
         return self._known[stage.groups]
 
     def _likely(self, stage: Stage, own: Lanes) -> Sequence[tuple[Division, float]]:
-        """As `optimize` finds them: by what units take on one core and on all."""
+        """Divisions as in `optimize`, from latencies of units on one core and on all."""
         times = [
             sum((GroupTime.between(self.us[n][0], self.us[n][-1], self.lanes) for n in group), GroupTime())
             for group in stage.groups

@@ -85,7 +85,7 @@ def bandwidths() -> list[float]:
 
 
 def measure_units(model: Model, profile_db: Path | None, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Every unit on one core and on two: microseconds at the speed of the yardstick, and the bytes that it touches."""
+    """Every unit on one core and on two: microseconds relative to the calibration kernel, and the bytes."""
     with ProfileDatabase(profile_db) as database, closing(CpuBackend(model, lanes=2)) as backend:
         cost = CpuStageCost(backend, database)
         units = {name: _measured(cost, name) for name in backend.graph.by_name}
@@ -97,7 +97,7 @@ def measure_units(model: Model, profile_db: Path | None, _: Mapping[str, Any]) -
 
 
 def measure_networks(model: Model, _: Path | None, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole networks on one core and two, in turn with the yardstick: all samples."""
+    """All samples of whole networks on one core and two, interleaved with the calibration kernel."""
     units = {name: Unit(*unit) for name, unit in known["units"].items()}
     inputs = random_inputs(model.graph.inputs)
     with closing(CpuBackend(model, lanes=2)) as backend, closing(CpuBackend(model, lanes=1)) as alone:
@@ -123,7 +123,7 @@ def _measured(cost: CpuStageCost, name: str) -> Unit:
 
 
 def simulate(model: Model, measured: Mapping[str, Any], bandwidth: Sequence[float]) -> list[dict[str, Any]]:
-    """For each number of cores what schedules take, with both assumptions about memory."""
+    """Latencies of schedules by number of cores, with both assumptions about memory."""
     units = {name: Unit(*unit) for name, unit in measured["units"].items()}
     rows = []
     for cores in CORES:

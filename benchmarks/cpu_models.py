@@ -19,13 +19,13 @@ Names = Sequence[str]
 def cpu_model(name: str, batch_size: int = 1) -> Model:
     """The model of that name, with n images at once."""
     from iosched.models.load import load_model
-    from iosched.models.zoo.light import light_model  # an earlier version of the package may be measured beside
+    from iosched.models.zoo.light import light_model  # an earlier version of the package may be measured alongside
 
     if name.startswith("zoo:"):
         return load_model(_of_zoo(name.removeprefix("zoo:")), name=short_name(name), batch_size=batch_size)
     if name.startswith("light_"):
         proto = light_model(name)
-        for node in proto.graph.node:  # by which profiles call them
+        for node in proto.graph.node:  # names in profiles
             node.name = node.name or node.output[0]
         return load_model(proto.SerializeToString(), name=name, batch_size=batch_size)
     if name.startswith("chain:"):
@@ -50,7 +50,7 @@ def model_of(nodes: Sequence[Any], inputs: Names, outputs: Names, shape: Sequenc
 
 
 def chain(count: int, kinds: Names = ("Relu", "Neg"), shape: Sequence[int] = (16,)) -> bytes:
-    """A chain of n nodes that compute next to nothing, from t0 on."""
+    """A chain of n nearly empty nodes, starting with t0."""
     from onnx import helper
 
     nodes = [helper.make_node(kinds[i % len(kinds)], [f"t{i}"], [f"t{i + 1}"]) for i in range(count)]

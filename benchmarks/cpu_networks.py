@@ -72,13 +72,13 @@ INLINE_NBYTES = 1024
 def alternatives(
     there: OpenOnCpu, document: ScheduleDocument, inputs: Arrays, *, splits: bool
 ) -> tuple[dict[str, Candidate], dict[str, str]]:
-    """All alternatives that can be measured here, in turn, and why others cannot.
+    """All alternatives that can be measured, in order, and the reasons why others cannot.
 
     Args:
         there: the model, open on the CPU.
-        document: what `optimize` made of it.
-        inputs: what each run is given.
-        splits: whether those are wanted too that are no rivals: the greedy schedule, and those that split the gain.
+        document: the result of `optimize`.
+        inputs: inputs of each run.
+        splits: whether to include the greedy schedule and the alternatives that split the gain.
     """
     model, lanes, plain = there.model, there.cost.backend.lanes, there.baselines.onnxruntime
     assert plain is not None
@@ -105,13 +105,13 @@ def alternatives(
 
 
 def schedule_found(document: ScheduleDocument) -> Schedule:
-    """The schedule that the search found, also where another one is in the file."""
+    """The schedule found by the search, even if the file has another one."""
     others = (each.schedule for each in document.alternatives if each.name == "iosched")
     return next(others, document.schedule)
 
 
 def _plain_by_default(model: Model, inputs: Arrays) -> Candidate:
-    """Plain onnxruntime as it is without any setting."""
+    """Plain onnxruntime with default settings."""
     options = _quiet_options()
     source, kept = bound_source(model, options)
     return _bound(open_session(source, options), inputs, kept)
@@ -177,7 +177,7 @@ def _quiet_options() -> Any:
 
 
 def _bound(session: Any, inputs: Mapping[str, np.ndarray], kept: object) -> Candidate:
-    """A session with its inputs and outputs bound once; `kept` is what must live as long as the session."""
+    """A session with its inputs and outputs bound once; `kept` must live as long as the session."""
     binding = session.io_binding()
     for value in session.get_inputs():
         binding.bind_cpu_input(value.name, np.asarray(inputs[value.name], order="C"))
@@ -202,8 +202,8 @@ KERAS = ("nasnetmobile", "inceptionresnetv2", "xception", "inceptionv3", "densen
 ROUNDS = {1: 21}
 FEWER_ROUNDS = 9  # at larger batch sizes
 LEAST_SEARCH_S = 60.0
-SEARCH_SHARE = 0.9  # of a call's time, at most, that a search and its comparison take
-MOST_SEARCHES = 3  # of one case; each goes on with what the one before measured
+SEARCH_SHARE = 0.9  # maximum share of a call's time for a search and its comparison
+MOST_SEARCHES = 3  # of one case; each resumes the measurements of the previous one
 ROUNDS_AT_ONCE = 7
 RIVALS = ("openvino",)
 
@@ -269,7 +269,7 @@ class Results:
     """The results file: entries of networks at batch size 1 in "networks", of others in "batches" by their size."""
 
     def __init__(self, options: Namespace) -> None:
-        """Reads what is there; ends if another product, machine or library measured it."""
+        """Reads the file; ends if another product, machine or library measured it."""
         self._options, self._content = options, resumed_results(options.output)
 
     def entry(self, case: Case) -> dict[str, Any] | None:
@@ -278,12 +278,12 @@ class Results:
         return found
 
     def is_done(self, case: Case, rounds: int) -> bool:
-        """Whether every alternative has been measured so often."""
+        """Whether every alternative has that many samples."""
         entry = self.entry(case)
         return entry is not None and "command" in entry and _n_rounds(entry) >= rounds
 
     def put(self, case: Case, entry: Mapping[str, Any]) -> None:
-        """Keeps an entry, in the file too."""
+        """Stores an entry, also in the file."""
         self._of(case.batch_size)[case.network] = dict(entry)
         known = self._content.get("batches", {})
         batches = {size: known[size] for size in sorted(known, key=int)}
@@ -300,7 +300,7 @@ def _n_rounds(entry: Mapping[str, Any]) -> int:
 
 
 def advance(case: Case, results: Results, options: Namespace, deadline: float) -> bool:
-    """Does what is missing of one case as far as the time goes; whether that is all."""
+    """Measures missing results of one case while time is left; returns whether it is complete."""
     entry, rounds = results.entry(case), _rounds(case, options)
     model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
     known = entry if entry is not None and "command" in entry and path.exists() else None
@@ -327,14 +327,14 @@ def advance(case: Case, results: Results, options: Namespace, deadline: float) -
 
 
 def _is_cut_off(entry: Mapping[str, Any], most_s: float) -> bool:
-    """Whether the search ended because the call's time was up, before `most_s`, and should go on in another call."""
+    """Whether the call's time ended the search before `most_s`, so that another call should resume it."""
     search = entry["search"]
     is_over = search["budget_s"] >= most_s or search["calls"] >= MOST_SEARCHES
     return bool(search["seconds"] > 0.95 * search["budget_s"] and not is_over)
 
 
 def searched(model: Model, options: Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:
-    """Lets `optimize` decide, in n calls until now; its schedule is kept at `path`."""
+    """Runs `optimize`, in n calls so far, and keeps its schedule at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = path.parent / "profile.db"
     result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=database, budget_s=budget_s))
@@ -372,7 +372,7 @@ def measured(
     *,
     splits: bool,
 ) -> dict[str, Any]:
-    """The entry with the samples of more rounds, in which every alternative has its turn."""
+    """The entry with the samples of more rounds of all alternatives."""
     inputs = random_inputs(model.graph.inputs)
     with opened(resolve("cpu"), model, OpenSettings(threads), None) as there:
         assert isinstance(there, OpenOnCpu)

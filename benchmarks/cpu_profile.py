@@ -55,7 +55,7 @@ def profiled(name: str, rounds: int) -> dict[str, Any]:
                 time.sleep(REST_SECONDS)
                 latency_us[key].append([round(us, 1) for us in child.ask("time")])
                 child.ask("profiled")
-        told = {key: child.ask("kernels") for key, child in children.items()}
+        profiles = {key: child.ask("kernels") for key, child in children.items()}
     finally:
         for child in children.values():
             child.stop()
@@ -64,19 +64,19 @@ def profiled(name: str, rounds: int) -> dict[str, Any]:
         "operators": {operator.name: operator.type for operator in model.graph.operators},
         "threads": counts,
         "libraries": {
-            library: {str(n): {"latency_us": latency_us[library, n], **_rounded(told[library, n])} for n in counts}
+            library: {str(n): {"latency_us": latency_us[library, n], **_rounded(profiles[library, n])} for n in counts}
             for library in LIBRARIES
         },
     }
 
 
-def _rounded(told: dict[str, Any]) -> dict[str, Any]:
-    """A library's profile, with all parts of a kernel as one."""
+def _rounded(profile: dict[str, Any]) -> dict[str, Any]:
+    """A library's profile, with the parts of a kernel combined."""
     parts: dict[str, dict[str, Any]] = {}
-    for kernel in told["kernels"]:
+    for kernel in profile["kernels"]:
         whole = parts.setdefault(kernel["name"], {**kernel, "us": 0.0})
         whole["us"] = round(whole["us"] + kernel["us"], 2)
-    rest = {key: round(us, 2) if isinstance(us, float) else us for key, us in told.items()}
+    rest = {key: round(us, 2) if isinstance(us, float) else us for key, us in profile.items()}
     return {**rest, "kernels": list(parts.values())}
 
 

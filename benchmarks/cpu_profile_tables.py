@@ -21,27 +21,27 @@ WORST = 6
 Entry = Mapping[str, Any]
 
 
-def latency_us(told: Entry) -> float:
+def latency_us(profile: Entry) -> float:
     """The median of the faster half of the runs without a profile."""
-    runs = sorted(us for turn in told["latency_us"] for us in turn)
+    runs = sorted(us for turn in profile["latency_us"] for us in turn)
     return median(runs[: (len(runs) + 1) // 2])
 
 
-def parts_us(told: Entry) -> dict[str, float]:
-    """Parts of a latency: kernels by their kind, calls and waiting where they are known, and the rest."""
+def parts_us(profile: Entry) -> dict[str, float]:
+    """Parts of a latency: kernels by their kind, calls and waiting if known, and the rest."""
     kinds: Counter[str] = Counter()
-    for kernel in told["kernels"]:
+    for kernel in profile["kernels"]:
         kinds[kernel["kind"]] += kernel["us"]
-    calls, waiting = told.get("calls_us", 0.0), told.get("waiting_us", 0.0)
+    calls, waiting = profile.get("calls_us", 0.0), profile.get("waiting_us", 0.0)
     found = {**kinds, "calls of kernels": calls, "waiting for the other": waiting}
-    return {**found, "rest": latency_us(told) - sum(found.values())}
+    return {**found, "rest": latency_us(profile) - sum(found.values())}
 
 
 def time_table(entry: Entry) -> Table:
     """Milliseconds of each kind of kernel in each library, on all cores and on one."""
     columns = [(library, n) for library in LIBRARIES for n in map(str, entry["threads"])]
-    told = [entry["libraries"][library][n] for library, n in columns]
-    parts, latencies = [parts_us(each) for each in told], [latency_us(each) for each in told]
+    profiles = [entry["libraries"][library][n] for library, n in columns]
+    parts, latencies = [parts_us(each) for each in profiles], [latency_us(each) for each in profiles]
     headers = ["ms", *(f"{LIBRARIES[library]}, {n} {'core' if n == '1' else 'cores'}" for library, n in columns)]
     shown = [*KINDS, "calls of kernels", "waiting for the other", "rest"]
     known = [kind for kind in shown if any(each.get(kind) for each in parts)]
@@ -59,7 +59,7 @@ def _ms(us: float) -> str:
 
 
 def loss_table(entry: Entry) -> Table:
-    """The operators where we are furthest behind the better of the two, on all cores; fused ones as one."""
+    """The operators furthest behind the faster baseline on all cores; fused ones count as one."""
     rows = []
     for operators, us in groups(entry).items():
         if len(us) == len(LIBRARIES):
@@ -77,7 +77,7 @@ def _named(operators: Sequence[str], entry: Entry) -> str:
 
 
 def groups(entry: Entry) -> dict[tuple[str, ...], dict[str, float]]:
-    """Microseconds in each library of groups of operators that none of them computes across the border of a group."""
+    """Microseconds by library and group; no kernel of any library crosses the border of a group."""
     kernels = {name: entry["libraries"][name][str(entry["threads"][0])]["kernels"] for name in LIBRARIES}
     home = _joined(kernel["operators"] for each in kernels.values() for kernel in each)
     members: dict[str, list[str]] = defaultdict(list)
@@ -94,7 +94,7 @@ def groups(entry: Entry) -> dict[tuple[str, ...], dict[str, float]]:
 
 
 def _joined(sets: Iterable[Sequence[str]]) -> dict[str, str]:
-    """For each name one that stands for all that are in a set together, directly or by way of others."""
+    """For each name a representative of all names that sets connect, directly or indirectly."""
     home: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -148,7 +148,7 @@ def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
 
 
 def draw(path: Path) -> None:
-    """Operations a second over operations a byte: the roof of all cores, and every network in every library."""
+    """Operations per second over operations per byte: the roof of all cores, and each network in each library."""
     roof, models = results("cpu-roofline"), results("cpu-profile")["models"]
     cores = max(roof["gflops"], key=int)
     intensities, peak = [1.1**step for step in range(57)], _peak(roof)

@@ -42,7 +42,7 @@ EMPTY_CALLS = 64
 Answers = Mapping[str, Callable[[], Any]]
 Coarse = Mapping[str, tuple[str, ...]]
 
-_LANE = re.compile(r"\[\d+\]$")  # behind the name of a node in that of a task that does its part of it
+_LANE = re.compile(r"\[\d+\]$")  # after the name of a node in that of a task for a part of it
 
 _PRODUCTS = ("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "FullyConnected")
 _LAYOUT = ("ReorderInput", "ReorderOutput", "Reorder", "Transpose", "Convert", "Cast")
@@ -56,16 +56,16 @@ def _kernel(name: str, kind: str, operators: Sequence[str], us: float) -> dict[s
     """One kernel of a library, with the latency that it adds to a run.
 
     Args:
-        name: as the library calls it.
-        kind: what sort of work it is, a few words for a table.
-        operators: names of the operators of the computation graph that it computes, as far as that can be told.
+        name: of the library.
+        kind: of its work, a few words for a table.
+        operators: names of the operators of the computation graph that it computes, as far as known.
         us: on several threads of ours, the sum over the threads divided by their number.
     """
     return {"name": name, "kind": kind, "operators": operators, "us": us}
 
 
 def kind_of(op_type: str, weight: Sequence[int] = ()) -> str:
-    """The sort of work of an operator; `weight` is the shape of a convolution's filters."""
+    """The kind of work of an operator; `weight` is the shape of a convolution's filters."""
     if "Conv" in op_type and op_type != "Convert":
         if (len(weight) > 1 and weight[1] == 1 and weight[0] > 1) or (not weight and op_type == "GroupConvolution"):
             return "depthwise convolution"
@@ -80,16 +80,16 @@ def kind_of(op_type: str, weight: Sequence[int] = ()) -> str:
 
 
 def _typical(us: np.ndarray) -> np.ndarray:
-    """Of an array (runs, ...), the median over those runs that took no longer than half of them."""
+    """The median over the faster half of the runs of an array (runs, ...)."""
     totals = us.reshape(len(us), -1).sum(axis=1)
     return np.median(us[totals <= np.median(totals)], axis=0)
 
 
 class Owners:
-    """Which operators of the computation graph a kernel computes, by the names that libraries give it."""
+    """The operators of the computation graph that a kernel computes, by its names in libraries."""
 
     def __init__(self, model: Model) -> None:
-        """Reads the names of tensors and of nodes, as the model had them before it was loaded."""
+        """Reads the names of tensors and nodes in the original model."""
         self._by_name = dict(tensor_owners(model))
         # of convolutions, by the names of their nodes and, of the last one, of their operator
         self.filters: dict[str, Sequence[int]] = {}
@@ -115,7 +115,7 @@ class Owners:
 
 
 def _undecorated(name: str) -> str:
-    """Without what libraries put behind the name of a convolution, or of one that was a normalization."""
+    """The name without the suffix of libraries for convolutions and former normalizations."""
     return name.removesuffix("/WithoutBiases").removesuffix("_nchwc").removesuffix("_mul").removesuffix("_bn")
 
 
@@ -164,7 +164,7 @@ class _Event:
 
 
 def _profiled_in(options: Any) -> tempfile.TemporaryDirectory[str]:
-    """Has the session write its profile into the folder that is returned."""
+    """Makes the session write its profile to the returned folder."""
     folder = tempfile.TemporaryDirectory(prefix="iosched-")
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(folder.name) / "profile")
@@ -190,7 +190,7 @@ def _events(path: Path) -> list[_Event]:
 
 
 def profiling_us(threads: int) -> float:
-    """Profiled time of a node that computes nearly nothing: the overhead of onnxruntime's profiler."""
+    """Profiled time of a nearly empty node: the overhead of onnxruntime's profiler."""
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -223,9 +223,9 @@ def _openvino(model: Model, threads: int) -> Answers:
             request.infer(dict(inputs), share_inputs=True, share_outputs=True)
             if index < WARM:
                 continue
-            told = [each for each in request.profiling_info if each.real_time.total_seconds() > 0]
-            types.update({each.node_name: each.node_type for each in told})
-            runs.append({each.node_name: each.real_time.total_seconds() * 1e6 for each in told})
+            timed = [each for each in request.profiling_info if each.real_time.total_seconds() > 0]
+            types.update({each.node_name: each.node_type for each in timed})
+            runs.append({each.node_name: each.real_time.total_seconds() * 1e6 for each in timed})
 
     def kernels() -> Any:
         layers = {}
@@ -281,8 +281,8 @@ def _own(model: Model, threads: int) -> Answers:
 def _told(compiled: CompiledModel, spans_us: np.ndarray, coarse: Coarse, lanes: int, call_us: float) -> dict[str, Any]:
     """Profile of a plan's runs: kernels, their calls, and waiting lanes; all divided by the number of lanes.
 
-    Within a task that is a session of several nodes, its time is shared out as the nodes' times are in runs of that
-    session alone.
+    In a task that is a session of several nodes, its time is divided in proportion to the nodes' times in runs of
+    that session alone.
     """
     plan, found = compiled.lowering.plan, []
     whole_us = spans_us[..., 1].max(axis=1)
@@ -317,7 +317,7 @@ def _operators_by_node(backend: CpuBackend) -> Coarse:
 
 
 def _waiting_us(plan: ExecutionPlan, spans_us: np.ndarray) -> float:
-    """Total waiting time of the lanes, from the end of a task to the start of the next, and for the last lane."""
+    """Total waiting time of the lanes: from the end of a task to the start of the next, and for the last lane."""
     waited, first = 0.0, 0
     ends = spans_us[:, :, 1].max(axis=1)
     for lane in plan.lanes:
@@ -333,7 +333,7 @@ def _waiting_us(plan: ExecutionPlan, spans_us: np.ndarray) -> float:
 
 
 def _shares(kernel: PlanKernel) -> list[tuple[_Event, float]]:
-    """The nodes of a kernel, each with its part of the kernel's time when it runs alone."""
+    """The nodes of a kernel, each with its share of the kernel's time when it runs alone."""
     if isinstance(kernel, Copy):
         return [(_Event("", "Copy", (), ()), 1.0)]
     options = load_onnxruntime().SessionOptions()
@@ -366,7 +366,7 @@ def _sample_feeds(session: Any) -> dict[str, np.ndarray]:
 
 
 def empty_call_us(cpus: Sequence[int]) -> float:
-    """Latency of a task that computes nearly nothing: the call of a session."""
+    """Latency of a nearly empty task: the call of a session."""
     views = [View(f"t{index}", "float32", (1, 16), 0, 64) for index in range(EMPTY_CALLS + 1)]
     tasks = tuple(PlanTask(f"call {i}", 0, (views[i],), (views[i + 1],)) for i in range(EMPTY_CALLS))
     spaces = {0: MemorySpace.INPUT, EMPTY_CALLS: MemorySpace.OUTPUT}

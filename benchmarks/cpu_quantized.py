@@ -102,7 +102,7 @@ def _steps_off(model: Model) -> dict[str, float]:
 
 
 def _step(array: np.ndarray) -> float:
-    """The least distance between two numbers of a tensor, which is its quantization step."""
+    """The smallest distance between two numbers of a tensor: its quantization step."""
     return float(np.diff(np.unique(array)).min(initial=np.inf))
 
 

@@ -45,7 +45,7 @@ SIZES = {"L1": 24 << 10, "L2": 1 << 20, "L3": 24 << 20, "memory": 768 << 20}  # 
 PRODUCT = 1536  # rows and columns of the matrices
 REPEATS = 9
 
-Loop = Callable[[int], object]  # of a core, which is given its number
+Loop = Callable[[int], object]  # of a core, given its number
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -78,7 +78,7 @@ def compiled(folder: Path) -> ctypes.CDLL:
 
 
 def multiply_adds(loops: ctypes.CDLL, cores: int, seconds: float) -> list[float]:
-    """Thousand million operations a second, of each repeat."""
+    """10^9 operations per second of each repeat."""
     steps = 1 << 20
     once_s = min(on_cores(1, lambda core: loops.multiply_add(steps)) for _ in range(3))
     steps = int(steps * max(seconds / REPEATS / once_s, 1.0))
@@ -87,7 +87,7 @@ def multiply_adds(loops: ctypes.CDLL, cores: int, seconds: float) -> list[float]
 
 
 def reads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
-    """Thousand million bytes a second, read by all cores, of each repeat."""
+    """10^9 bytes per second read by all cores, of each repeat."""
     arrays, times = [_ones(nbytes // 4) for _ in range(cores)], _passes(nbytes)
 
     def loop(core: int) -> None:
@@ -97,7 +97,7 @@ def reads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
 
 
 def triads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
-    """The same of three arrays, two of which are read and one is written; that it is read before does not count."""
+    """The same for three arrays: two are read, one is written; its read before the write does not count."""
     arrays, times = [[_ones(nbytes // 12) for _ in range(3)] for _ in range(cores)], _passes(nbytes)
 
     def loop(core: int) -> None:
@@ -108,7 +108,7 @@ def triads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
 
 
 def _ones(count: int) -> np.ndarray:
-    """So many numbers, from the beginning of a line of the cache."""
+    """An array of ones that starts at a cache line."""
     room = np.ones(count // 16 * 16 + 16, np.float32)
     start = -room.ctypes.data % 64 // 4
     return room[start : start + count // 16 * 16]

@@ -67,7 +67,7 @@ def answer(name: str, model: str) -> None:
 
 
 def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
-    """Plain onnxruntime with all cores for one operator at a time, on the model as it was given."""
+    """Plain onnxruntime with all cores for one operator at a time, on the original model."""
     from iosched.runtime.cores import cpu_count
     from iosched.runtime.inputs import random_inputs
     from iosched.runtime.reference import Reference, ReferenceSettings

@@ -1,7 +1,7 @@
 """Tables and a chart of `cpu_networks.py` for the README and reports/cpu-networks.md, and of `cpu_sequential.py`.
 
 Latencies are medians in milliseconds; a speedup divides two of them; its 95 % interval is that of `interleave.compare`.
-Sequential execution in reports/cpu-rewrites.md has medians of speedups within rounds, whatever the machine's speed.
+Sequential execution in reports/cpu-rewrites.md has medians of speedups within rounds, at any speed of the machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def section(size: str, found: Mapping[str, Any]) -> str:
 
 
 def table(networks: Mapping[str, Entry]) -> Table:
-    """Latencies of all alternatives, and what ships."""
+    """Latencies of all alternatives, and the shipped one."""
     headers = ["network", PLAIN, *COLUMNS.values(), "ships", "that, over the better rival", "search"]
     return headers, [_row(name, entry) for name, entry in in_order(networks)]
 
@@ -76,7 +76,7 @@ def _ships(entry: Entry) -> str:
 
 
 def in_order(networks: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
-    """The networks as `NAMES` has them, and then others, as far as they were measured."""
+    """The measured networks: those of `NAMES` in its order, then others."""
     for name in dict.fromkeys((*NAMES, *networks)):
         if name in networks and networks[name]["samples_us"]:
             yield name, networks[name]
@@ -94,7 +94,7 @@ def _row(name: str, entry: Entry) -> list[str]:
 
 
 def better_rival(samples_us: Mapping[str, Sequence[float]]) -> str:
-    """Of onnxruntime at its best and OpenVINO the one with the smaller median."""
+    """The one with the smaller median of onnxruntime at its best and OpenVINO."""
     return min((name for name in (PLAIN, "openvino") if name in samples_us), key=lambda name: median(samples_us[name]))
 
 
@@ -117,7 +117,7 @@ def split_table(networks: Mapping[str, Entry]) -> Table:
 
 
 def goals(networks: Mapping[str, Entry]) -> str:
-    """In sentences, how what ships compares with the better of onnxruntime and OpenVINO."""
+    """Sentences that compare the shipped alternative with the better of onnxruntime and OpenVINO."""
     found = {
         name: ratio(entry["samples_us"], better_rival(entry["samples_us"]), SHIPPED)
         for name, entry in in_order(networks)
@@ -171,14 +171,14 @@ def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, flo
 
 
 def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
-    """A sentence about networks that were measured at batch size 1 and not here."""
+    """A sentence about networks that were measured at batch size 1 but not at this one."""
     found = len(dict(in_order(networks)))
     whole = len(dict(in_order(wanted)))
     return "" if found >= whole else f" {whole - found} more networks were not measured at this batch size."
 
 
 def draw(path: Path) -> None:
-    """A bar for each alternative of each network: how many times as fast as onnxruntime, with the interval."""
+    """A bar for each alternative of each network: its speedup over onnxruntime, with the interval."""
     networks = results("cpu_networks")["networks"]
     bars = {"openvino": "#a9b4c2", "sequential": "#e0a458", FOUND: "#4c78a8", SHIPPED: "#1d242d"}
     words = {**COLUMNS, "sequential": "one after another", SHIPPED: "what ships"}

@@ -129,7 +129,7 @@ def _row(graph: Graph, offer: CudnnOffer) -> dict[str, object]:
     }
 
 
-# Kernels that the runtime could make, on (1, 64, 28, 28).
+# Kernels that the runtime could generate, on (1, 64, 28, 28).
 
 
 def _variants(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[View, ...], tuple[View, ...]]]:
@@ -237,7 +237,7 @@ def _print_variants(device: GpuDescription, precisions: list[str]) -> None:
     cells: dict[str, list[str]] = {}
     for precision in precisions:
         for title, kernel, reads, writes in _variants(Precision(precision)):
-            # In strict float32 only building tells which configurations are allowed.
+            # In strict float32, only building shows which configurations are allowed.
             at_most = None if precision == "fp32" else 1
             started = time.perf_counter()
             offer = build_cudnn_plans(kernel, reads, writes, device, at_most=at_most)
@@ -247,7 +247,7 @@ def _print_variants(device: GpuDescription, precisions: list[str]) -> None:
 
 
 def _stored(options: Namespace, device: GpuDescription) -> list[dict[str, Any]]:
-    """A table in Markdown: what it takes to build all candidates, and one plan again, or to load it instead."""
+    """A table in Markdown: seconds to build all candidates, one plan again, or to load it instead."""
     titles = ("network", "precision", "kernels", "plans", "nameless", "all built, s", "one built again, ms",
               "one loaded, ms", "KB")  # fmt: skip
     rows, gpu = [], gpu_of(device)
@@ -283,7 +283,7 @@ def _stored_cells(graphs: list[Graph], device: GpuDescription) -> tuple[str, ...
 
 
 def _has_nameless_knobs(plan: BuiltCudnnPlan) -> bool:
-    """Whether the frontend cannot say which plan it is by its engine and knobs."""
+    """Whether the frontend cannot identify a plan by its engine and knobs."""
     _, knobs = plan._graph.get_engine_and_knobs_at_index(plan._index)
     return any(kind.name == "NOT_SET" for kind in knobs)
 

@@ -52,7 +52,7 @@ from iosched.scheduler.strategies import merge_classes
 
 @dataclass(frozen=True)
 class Graph:
-    """A kernel with the tensors it works on, wherever these are."""
+    """A kernel with its tensors, independent of their addresses."""
 
     kernel: CudnnKernel
     reads: tuple[View, ...]
@@ -60,7 +60,7 @@ class Graph:
 
     @property
     def parts(self) -> tuple[CudnnKernel, tuple[View, ...], tuple[View, ...]]:
-        """The kernel, what it reads and what it writes."""
+        """The kernel, its inputs and its outputs."""
         return self.kernel, self.reads, self.writes
 
     @property
@@ -92,7 +92,7 @@ def gpu_of(device: GpuDescription) -> Gpu:
 
 
 def preferred(precision: str, gpu: Gpu) -> tuple[Precision, Layout]:
-    """The precision of that name, and the layout of images that goes with it.
+    """The precision of that name, and its preferred layout of images.
 
     Raises:
         UsageError: there is no such precision.
@@ -102,7 +102,7 @@ def preferred(precision: str, gpu: Gpu) -> tuple[Precision, Layout]:
 
 
 def all_graphs(model: Model, precision: Precision, layout: Layout, gpu: Gpu) -> dict[Graph, bool]:
-    """Every different graph of the model under any schedule, and whether it is of merged convolutions."""
+    """Every distinct graph of the model under any schedule, and whether it is of merged convolutions."""
     network = LoweredModel(model, precision, layout, gpu=gpu)
     found = dict.fromkeys(graphs_of(lower(network, sequential(model.graph))), False)
     for members in merge_classes(model.graph, model.graph.by_name):
@@ -121,7 +121,7 @@ def graphs_of(lowering: Lowering) -> Iterator[Graph]:
 
 
 def _anywhere(view: View) -> View:
-    """The view with nothing of its place but how well it is aligned."""
+    """The view with its alignment instead of its address."""
     return replace(view, buffer="", offset=view.offset % 16)
 
 
@@ -178,7 +178,7 @@ def read(path: Path) -> Row:
 
 
 def _built(options: Namespace) -> Row:
-    """One row for each different graph and layout."""
+    """One row for each distinct graph and layout."""
     device = GpuDescription.from_json(options.device.read_text(encoding="utf-8"))
     gpu, known, rows = gpu_of(device), set[Graph](), list[Row]()
     for name in options.networks:
@@ -257,7 +257,7 @@ def _counts(rows: Sequence[Row], which: str) -> str:
 
 
 def before_and_now(found: Sequence[Row]) -> Table:
-    """Conversions as the runtime was, and as it is."""
+    """Conversions of the earlier and of the current runtime."""
     cells = []
     for each in found:
         for precision in dict.fromkeys(row["precision"] for row in each["graphs"]):
@@ -271,7 +271,7 @@ def before_and_now(found: Sequence[Row]) -> Table:
 
 
 def left(found: Sequence[Row]) -> Table:
-    """Graphs whose plan copies tensors or is generic, in the layout that is preferred: images and filters."""
+    """Graphs whose plan copies tensors or is generic, in the preferred layout: images and filters."""
     graphs: dict[tuple[str, ...], list[str]] = {}
     for each in found:
         for row in each["graphs"]:

@@ -66,9 +66,9 @@ class Machine:
     state: dict[str, float] = field(default_factory=dict)
 
     def take(self, names: Sequence[str]) -> Round:
-        """A round: noise of one real round, and what the script adds to each run."""
+        """A round: the noise of a real round, plus the disturbance of the script for each run."""
         noise, (factor, load) = list(self.draws.choice(self.noise)), self.script(self)
-        self.draws.shuffle(noise)  # so that none is noisier than others, and 1 is the ratio of equal ones
+        self.draws.shuffle(noise)  # so that all are equally noisy, and the ratio of equal ones is 1
         samples_us = {}
         for name, times in zip(names, noise, strict=False):
             samples_us[name] = self.latency_us[name] * times * factor()
@@ -77,12 +77,12 @@ class Machine:
 
 
 def quiet(machine: Machine) -> tuple[Callable[[], float], Interference]:
-    """Nothing but the noise."""
+    """Only noise."""
     return lambda: 1.0, Interference()
 
 
 def bursty(machine: Machine) -> tuple[Callable[[], float], Interference]:
-    """Neighbours come and go; each run beside them is hit by as much of them as happens to fall into it."""
+    """Neighbours come and go; each run is slowed down by their share of its time."""
     draws, is_on = machine.draws, machine.state.get("on", 0.0) > 0
     machine.state["on"] = float(draws.random() < (0.85 if is_on else 0.1))
     if not machine.state["on"]:
@@ -92,7 +92,7 @@ def bursty(machine: Machine) -> tuple[Callable[[], float], Interference]:
 
 
 def drifting(machine: Machine) -> tuple[Callable[[], float], Interference]:
-    """The speed walks by up to a quarter within a minute, also within a round."""
+    """The speed drifts by up to a quarter within a minute, also within a round."""
 
     def factor() -> float:
         phase = machine.state.setdefault("phase", machine.draws.uniform(0, 2 * math.pi))
@@ -102,7 +102,7 @@ def drifting(machine: Machine) -> tuple[Callable[[], float], Interference]:
 
 
 def stolen(machine: Machine) -> tuple[Callable[[], float], Interference]:
-    """The host takes some of the cores in every second round, at times less than counts as a disturbance."""
+    """The host steals some of the cores in every second round, at times too little to count as interference."""
     draws = machine.draws
     share = draws.uniform(0.0, 0.25) if draws.random() < 0.5 else 0.0
     return lambda: 1 / (1 - share * draws.uniform(0.0, 2.0)), Interference(stolen=share)
@@ -112,7 +112,7 @@ SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": sto
 
 
 def noises(script: str) -> list[tuple[float, list[list[float]]]]:
-    """For each network its latency in seconds, and for each round its samples over the medians of their rows."""
+    """By network, its latency in seconds, and for each round its samples over the medians of their rows."""
     found = []
     for network in results("cpu-networks-zen3" if script == "noisy" else "cpu_networks")["networks"].values():
         samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
@@ -125,7 +125,7 @@ def noises(script: str) -> list[tuple[float, list[list[float]]]]:
 def searched(
     script: str, ratio: float, calls: int, number: int, networks: Sequence[tuple[float, list[list[float]]]]
 ) -> list[str]:
-    """The verdicts of n calls of `optimize` in a row on one database."""
+    """The verdicts of n consecutive calls of `optimize` on one database."""
     draws = random.Random(f"{script} {ratio} {number}")
     latency_s, noise = draws.choice(networks)
     found_us = latency_s * 1e6 / ratio
@@ -149,7 +149,7 @@ def searched(
 
 
 def measured(searches: int, calls: int) -> list[dict[str, object]]:
-    """For each script and ratio how often each verdict was given, after the first call and after the last."""
+    """Number of each verdict by script and ratio, after the first call and after the last."""
     rows = []
     for script in SCRIPTS:
         networks = noises(script)

@@ -48,7 +48,7 @@ HEADERS = ("searches", "measurements", "of them anew", "seconds", "predicted ms"
 
 @dataclass(frozen=True)
 class Searched:
-    """A search: its kind, what it took, and which candidate its schedule is."""
+    """A search: its kind, its effort, and the candidate that is its schedule."""
 
     kind: str
     candidate: int
@@ -71,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def searched(backend: CpuBackend, kind: str, seconds: float, candidates: Candidates) -> Searched:
-    """One search; the reference of the yardstick is measured before it is disturbed."""
+    """One search; the calibration kernel is measured before the interference."""
     with ProfileDatabase(None) as database:
         cost = CpuStageCost(backend, database)
         cost.stage_latency_us(next(iter(sequential(backend.graph).stages)))
@@ -88,7 +88,7 @@ def searched(backend: CpuBackend, kind: str, seconds: float, candidates: Candida
 
 @contextmanager
 def burning(seconds: float) -> Iterator[None]:
-    """Two processes per core that burn time for so long, beginning a little later."""
+    """Two processes per core that keep the cores busy for some time, after a short delay."""
     context = get_context("spawn")
     burners = [context.Process(target=_burn, args=(seconds,)) for _ in range(2 * len(os.sched_getaffinity(0)))]
     starter = threading.Timer(DELAY_SECONDS, lambda: [each.start() for each in burners])

@@ -48,7 +48,7 @@ from iosched.scheduler.baselines import greedy
 
 MODELS = ("zoo:squeezenet", "pairs")
 PAIRS = 100  # stages of two operators each
-RUNS = 20  # in a sample
+RUNS = 20  # runs in a sample
 HEADERS = ("model", "library", "median us", "times as fast as the first", "95 % interval")
 
 
@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = read_options(
         __file__, words, {"builds": {"nargs": "+"}}, models=MODELS, background_load=0, rounds=101, output=Path
     )
-    os.environ[SHARE_VARIABLE] = "1"  # all take the same cores, in turn
+    os.environ[SHARE_VARIABLE] = "1"  # all use the same cores, in turn
     files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.builds)}
     first = next(iter(files))
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def load(file: Path) -> ctypes.CDLL:
 
 
 def pairs_model() -> Model:
-    """A chain in which two operators stand side by side again and again, each of about a microsecond."""
+    """A chain of pairs of concurrent operators of about a microsecond each."""
     nodes, last = [], "x"
     for index in range(PAIRS):
         names = [f"{letter}{index}" for letter in "abc"]
@@ -100,7 +100,7 @@ def pairs_model() -> Model:
 
 
 def measure(model: Model, loaded: Mapping[str, ctypes.CDLL], rounds: int) -> Mapping[str, Measurement]:
-    """The samples of each library on this model, taken in turn."""
+    """Interleaved samples of each library on this model."""
     inputs = random_inputs(model.graph.inputs)
     with ExitStack() as stack:
         compiled = {name: stack.enter_context(backend_of(each, model)) for name, each in loaded.items()}

@@ -72,12 +72,12 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def missing(found: Mapping[str, Sequence[Observed]], variants: int) -> list[tuple[str, int]]:
-    """The variants that were not measured, by space and number, the spaces in turn."""
+    """Variants that were not measured, by space and number, with alternating spaces."""
     return [(name, number) for number in range(variants) for name in found if number >= len(found[name])]
 
 
 def measure(found: Mapping[str, list[Observed]], stages: Stages, left: Sequence[Key], options: Namespace) -> None:
-    """Measures what is left, in the time that there is."""
+    """Measures missing variants within the time limit."""
     deadline = time.monotonic() + 60 * options.minutes
     options.work.mkdir(parents=True, exist_ok=True)
     trials = {name: Trials(find_space(PREFIX + name), options.work, options.threads) for name, _ in left}
@@ -116,7 +116,7 @@ class Trials:
         return {"measured": len(keys), "of any size": len(apart)}
 
     def observed(self, number: int) -> Observed:
-        """Makes a variant, and says what finding its latency took."""
+        """Makes a variant, and reports the cost of its latency."""
         started = time.monotonic()
         variant = drawn(self.space, self.base, number)
         made_s = time.monotonic() - started
@@ -141,18 +141,18 @@ class Trials:
 
 
 def drawn(space: Space, base: Model, number: int) -> Variant:
-    """A variant by its number: each candidate of a question is as likely as the others."""
+    """A variant by its number: all candidates of a question are equally likely."""
     draw = Random(f"{space.name} {number}")
     return variant_of(base, space.mutators, lambda question: draw.randrange(len(question.candidates)))
 
 
 def searched(cost: ModelCost) -> dict[str, float]:
-    """Stage latencies that a search measured and those that it knew, and its seconds."""
+    """Numbers of measured and of known stage latencies of a search, and its seconds."""
     return {"measured": cost.measurements, "known": cost.cache_hits, "seconds": cost.search_seconds}
 
 
 def hit_rate(search: Mapping[str, float]) -> float:
-    """The part of the latencies asked for that were known."""
+    """The share of requested latencies that were known."""
     asked = search["measured"] + search["known"]
     return search["known"] / asked if asked else 1.0
 

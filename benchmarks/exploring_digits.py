@@ -24,7 +24,7 @@ from iosched.jobs.explore import study_in
 from iosched.jobs.exploring.explore_result import StudyHistory
 
 Trial = Mapping[str, Any]
-"""A trial as `trials_of` says it."""
+"""A trial as returned by `trials_of`."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def trials_of(found: StudyHistory) -> list[Trial]:
-    """Choices and results of each trial; `rank` is 0 of those on the front, None of those not compared."""
+    """Choices and results of each trial; `rank` is 0 on the front, None for trials not compared."""
     ranks = {each.number: rank for rank, each in found.ranked()}
     return [
         {

@@ -75,7 +75,7 @@ def sources(network: str) -> Iterator[tuple[str, bytes | Path]]:
 
 
 def tried(source: bytes | Path, batch_size: int | None, rounds: int) -> Mapping[str, object]:
-    """One row: the model at a batch size, exported to a folder that is deleted."""
+    """One row: the model at a batch size, exported to a temporary folder."""
     model = iosched.load_model(source, batch_size=batch_size)
     with tempfile.TemporaryDirectory() as folder:
         optimized, plan = Path(folder, "m.iosched.onnx"), Path(folder, "m.plan")

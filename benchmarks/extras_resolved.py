@@ -53,7 +53,7 @@ class Resolved:
     """pip's answer: versions of all packages, or why there are none.
 
     Attributes:
-        is_fault: whether the extra is to blame, and not pip or the way to the index.
+        is_fault: whether the cause is the extra rather than pip or the connection to the index.
     """
 
     versions: Versions
@@ -73,17 +73,17 @@ def requirements(extra: str) -> list[str]:
 
 
 def resolved(extra: str) -> Resolved:
-    """Asks the pip of this Python."""
+    """Resolves the packages by the pip of this Python."""
     return ask_pip(requirements(extra))
 
 
 def ask_pip(wanted: Sequence[str]) -> Resolved:
-    """Packages that pip would install into an empty environment: from metadata alone, in some ten seconds."""
+    """Packages that pip would install into an empty environment: from metadata alone, in about ten seconds."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     version = Version(_output([*pip, "--version"]).stdout.split()[1])
     if version < METADATA_ALONE:
         return Resolved({}, f"pip {version} would download everything; {METADATA_ALONE} or newer does not")
-    # Not every index offers metadata by itself; from the others pip reads the few KB of each package that hold it.
+    # Not every index serves metadata separately; from others, pip reads the few KB of each package that have it.
     options = ["--dry-run", "--ignore-installed", "--use-feature=fast-deps", "--report", "-"]
     quickly = ["--quiet", "--retries", "1", "--timeout", "15"]
     try:
@@ -120,7 +120,7 @@ def broken(promise: Promise, versions: Versions) -> list[str]:
 
 
 def _is_alien(name: str, cuda: int) -> bool:
-    """Whether a package is for another CUDA. NVIDIA's names end in "-cu12"; from CUDA 13 on most end in nothing."""
+    """Whether a package is for another CUDA. NVIDIA's names end in "-cu12"; from CUDA 13 on, most have no suffix."""
     named = re.search(r"-cu(?:da)?(\d+)x?$", name)
     if named:
         return int(named[1]) != cuda

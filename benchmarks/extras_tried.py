@@ -48,8 +48,8 @@ class Plans:
 
     Attributes:
         gpu: the GPU described, by its file in `devices/`.
-        generic: graphs for which the plan that is taken untimed is of a generic engine.
-        copying: for which it copies whole tensors.
+        generic: graphs for which the plan taken without timing is of a generic engine.
+        copying: graphs for which it copies whole tensors.
     """
 
     gpu: str
@@ -152,7 +152,7 @@ def report(promise: Promise, tried: Tried, before: Sequence[Plans]) -> Iterator[
 def _lacks(
     promise: Promise, code: Mapping[str, DeviceCode], beginnings: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[str, int]]:
-    """Libraries, with the capabilities that they hold code for others but not for."""
+    """Libraries that have code for GPUs, with the capabilities that they lack."""
     for name, each in code.items():
         if name.startswith(beginnings):
             yield from ((name, capability) for capability in promise.capabilities if not each.runs_on(capability))
@@ -172,7 +172,7 @@ def _tried(extra: str, promise: Promise) -> Tried:
 
 
 def installed(wanted: Sequence[str]) -> Versions:
-    """Versions of the installed packages that these requirements bring, by name."""
+    """Versions of the installed packages that these requirements need, by name."""
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(each), "") for each in wanted]
@@ -198,7 +198,7 @@ def _device_codes() -> dict[str, DeviceCode]:
 
 
 def run_tests(files: Sequence[str], **variables: str) -> Passed:
-    """Runs test files; a test that is skipped is a problem: what it needs is here."""
+    """Runs test files; a skipped test is a problem, since its requirements are installed."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "tests.xml"
         words = [sys.executable, "-m", "pytest", "-q", "-n", "auto", f"--junitxml={path}", *files]
@@ -219,7 +219,7 @@ def passed(tree: ET.ElementTree) -> Passed:
 
 
 def _rows(gpu: str, precisions: Sequence[str]) -> list[Mapping[str, Any]]:
-    """One for each different graph of the networks, see `cudnn_layouts.py`; none where one of them has no plan."""
+    """One for each distinct graph of the networks, see `cudnn_layouts.py`; none if one of them has no plan."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
         words = [sys.executable, "benchmarks/cudnn_layouts.py", "--networks", ",".join(NETWORKS), "--batch-sizes", "1"]

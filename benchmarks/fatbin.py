@@ -19,8 +19,8 @@ from pathlib import Path
 _SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
 _ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
 _SECTION = struct.Struct("<IIQQQQ")  # name, type, flags, address, offset, size
-_CONTAINER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes behind it
-_ENTRY = struct.Struct("<HHIQIIHHI")  # kind, -, bytes of this header, bytes behind it, -, -, -, -, capability times ten
+_CONTAINER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes after it
+_ENTRY = struct.Struct("<HHIQIIHHI")  # kind, -, bytes of this header, bytes after it, -, -, -, -, capability times ten
 _MAGIC = 0xBA55ED50
 _PTX, _MACHINE_CODE = 1, 2
 
@@ -41,7 +41,7 @@ class DeviceCode:
         return bool(self.machine or self.ptx)
 
     def runs_on(self, capability: int) -> bool:
-        """Whether some of it does; code for one kernel alone is not told from code for all."""
+        """Whether any code does; code for a single kernel is not distinguished from code for all."""
         alike = (each for each in self.machine if each // 10 == capability // 10)
         return any(each <= capability for each in (*alike, *self.ptx))
 
@@ -50,7 +50,7 @@ def device_code(library: Path) -> DeviceCode:
     """Reads only headers, wherever they are: milliseconds for half a gigabyte.
 
     Raises:
-        ValueError: the file is no ELF library of 64 bits, or its fat binaries are of another form.
+        ValueError: the file is no ELF library of 64 bits, or its fat binaries are malformed.
     """
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         try:

@@ -49,9 +49,9 @@ def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
 
 
 def memory(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Lets a search and a run have that number of bytes of memory more than they begin with, and no more.
+    """Limits the additional memory of a search and a run to that number of bytes.
 
-    Just below what a command needs, the C library itself may end it: with SIGABRT or code 127, and without a word.
+    Just below what a command needs, the C library itself may end it: with SIGABRT or code 127, and without a message.
     """
     mib = (24, 120) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
     return _told({f"{name}, {size} MiB": _limited(words, size) for name, words in _LARGER.items() for size in mib})
@@ -99,7 +99,7 @@ def disk(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(ending: children.Ending, *places: str) -> children.Ending:
-    """The ending, without the writes outside of the sandbox that it was told to do."""
+    """The ending, without the requested writes outside of the sandbox."""
     return replace(ending, forbidden=tuple(e for e in ending.forbidden if not any(place in e for place in places)))
 
 
@@ -108,7 +108,7 @@ def _shorten(nbytes: int) -> None:
 
 
 def _mounted() -> Iterator[tuple[str, children.Ending]]:
-    """Each of the folders of a command on a file system of its own, which is full soon or cannot be written."""
+    """Each of the folders of a command on a separate file system, which is soon full or not writable."""
     for folder in ("work", "home", "tmp"):
         for options in ("size=16k", "size=64k", "size=128k", "ro"):
             with sandbox("mounted") as folders:
@@ -140,7 +140,7 @@ def _on_its_own(place: Path, options: str) -> Iterator[None]:
 
 
 def threads(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Lets a command start no thread, or one, or two."""
+    """Limits the threads that a command can start to none, one or two."""
     endings = {}
     for count in (1,) if quick else range(6):
         for name, words in _LARGER.items():
@@ -158,15 +158,15 @@ def _open_to_all(folder: Path) -> None:
 
 
 def _few_threads(count: int) -> None:
-    """Lets this process have so few threads, as a user whom limits hold, with root's view of files if it was root."""
+    """Limits the threads of this process, as a user without root's exemption but with its view of files."""
     if os.geteuid() == 0:
         os.setresuid(54321, 54321, 0)
-        ctypes.CDLL(None).setfsuid(0)  # modules are still read, wherever the interpreter lies
+        ctypes.CDLL(None).setfsuid(0)  # modules must stay readable, wherever the interpreter is
     resource.setrlimit(resource.RLIMIT_NPROC, (count + 1, count + 1))
 
 
 def clocks(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Lets the clock of the day jump back and forth by days whenever it is asked."""
+    """Makes the wall clock jump back and forth by days at each call."""
     endings = {}
     for name, words in list(_LARGER.items())[: 1 if quick else None]:
         with sandbox("clocks") as folders:
@@ -180,7 +180,7 @@ def _jump() -> None:
 
 
 def writers(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Two commands at once write the same outputs and the same profile database, twenty times."""
+    """Two concurrent commands write the same outputs and the same profile database, twenty times."""
     found: Counter[str] = Counter()
     for _ in range(1 if quick else 20):
         with sandbox("writers") as folders:
@@ -206,7 +206,7 @@ KINDS: Mapping[str, Callable[[bool, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def _print_once() -> None:
-    """Has rich load what it loads late: a user without rights may not read this Python's files."""
+    """Makes rich load its late imports: a user without rights may not read this Python's files."""
     import io
 
     from rich.console import Console

@@ -41,7 +41,7 @@ def sandbox(name: str, model: onnx.ModelProto | None = None) -> Iterator[childre
 
 
 def stage_keys(path: Path) -> frozenset[str] | None:
-    """Measurements of stages in a database, by signature and turn; None where SQLite finds it damaged."""
+    """Measurements of stages in a database, by signature and turn; None if SQLite finds it damaged."""
     if not path.exists():
         return frozenset()
     with closing(sqlite3.connect(path)) as connection:
@@ -85,10 +85,10 @@ _PHASES = {"began": "while something was measured", "measured": "while it was ke
 
 @dataclass(frozen=True)
 class Notes:
-    """A search's log of its measurements: a line when one began, was taken, or was kept.
+    """A search's log of its measurements: a line when one starts, ends, or is stored.
 
     Attributes:
-        lines: the event, and which measurement was kept.
+        lines: the event, and the measurement that was stored.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -109,7 +109,7 @@ class Notes:
 def kills(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
     """Kills a search at random moments.
 
-    Half of the moments are drawn from the time that the search takes, half from around its measurements. Goes on after
+    Half of the moments are drawn from the time that the search takes, half from around its measurements. Resumes
     those of an earlier call for some minutes.
     """
     done, end = before.get("kills", 0), time.monotonic() + _SECONDS_OF_KILLS
@@ -127,10 +127,10 @@ def kills(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def amid(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Kills a search while it measures, and lets a second one go on.
+    """Kills a search while it measures, and resumes it by a second one.
 
     The model has hundreds of stages to measure, and each moment is drawn from the first seconds after the first
-    measurement began. Goes on after those of an earlier call.
+    measurement began. Resumes those of an earlier call.
     """
     done, end = before.get("kills", 0), time.monotonic() + _SECONDS_OF_KILLS
     counts, model = Counter(before.get("counts", {})), _many_stages()
@@ -142,7 +142,7 @@ def amid(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _many_stages() -> onnx.ModelProto:
-    """Six blocks of four convolutions side by side, no two alike: hundreds of stages to measure."""
+    """Six blocks of four concurrent, distinct convolutions: hundreds of stages to measure."""
     random, channels, source = np.random.default_rng(18), 8, "x"
     nodes, weights = [], []
     for block in range(6):
@@ -160,7 +160,7 @@ def _many_stages() -> onnx.ModelProto:
 
 
 def _whole_search() -> tuple[float, int]:
-    """The seconds that a search takes, and the lines that it notes."""
+    """The seconds of a search, and the lines of its log."""
     with sandbox("whole") as folders:
         path, start = folders.root / "measured", time.monotonic()
         ending = children.run(_SHORT, folders, prepare=partial(_note_measurements, path, _NEVER, 0.0))
@@ -176,13 +176,13 @@ def _killed(
     model: onnx.ModelProto | None = None,
     goes_on: bool = False,
 ) -> Iterator[str]:
-    """Kills a search and says what is left of it.
+    """Kills a search and returns what is left of it.
 
     Args:
-        moment: the number of a line of its notes, and n seconds after it.
+        moment: the number of a line of its log, and seconds after it.
         kill_after_s: seconds after its start.
-        model: what is searched; a small one by default.
-        goes_on: whether a second search follows.
+        model: to search; a small one by default.
+        goes_on: whether a second search resumes it.
     """
     with sandbox("killed", model) as folders:
         path = folders.root / "measured"
@@ -196,10 +196,10 @@ def _killed(
 
 
 def _note_measurements(path: Path, last: int, delay_s: float) -> None:
-    """Has the search write down each stage that it measures and keeps.
+    """Makes the search log each stage that it measures and stores.
 
-    It is killed so long after it has written line number `last`, by an alarm of the kernel's, which ends a process as
-    SIGKILL does: nothing handles it, and no thread of Python's has to get its turn first.
+    It is killed some time after line number `last`, by an alarm of the kernel, which ends a process like SIGKILL:
+    nothing handles it, and no Python thread has to run first.
     """
     from iosched.profiler.devices.cpu import measured_cost as cost
     from iosched.profiler.store.database import ProfileDatabase

@@ -17,13 +17,13 @@ from iosched.jobs.pool.scheduling import Assignment, Decisions, ScheduledWorker,
 from iosched.jobs.pool.task_queue import QueuedTask
 
 MESSAGE_S = 0.05
-"""Seconds of a message between driver and worker: kilobytes, over a slow network, by busy processes."""
+"""Seconds of a message between driver and worker: kilobytes over a slow network between busy processes."""
 
 NOTICED_S = 30.0
-"""After which the driver is told that a worker is lost."""
+"""Delay until the driver learns that a worker is lost."""
 
 REPLACED_S = 300.0
-"""After which a lost worker is replaced by another of its speed."""
+"""Delay until a lost worker is replaced by another of its speed."""
 
 TICK_S = 300.0
 DEVICE = "any"
@@ -31,10 +31,10 @@ DEVICE = "any"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers by their speeds, 1 being the speed that lengths of tasks are told for.
+    """Workers by their speeds; 1 is the speed to which lengths of tasks refer.
 
     Attributes:
-        lost_an_hour: the part of the workers that is lost within an hour, at any time and independently.
+        lost_an_hour: the share of the workers that is lost within an hour, at any time and independently.
         message_s: how long a message takes each way.
     """
 
@@ -44,13 +44,13 @@ class Cluster:
 
     @property
     def rate_s(self) -> float:
-        """Losses of one worker in a second."""
+        """Losses of one worker per second."""
         return -math.log1p(-self.lost_an_hour) / 3600
 
 
 @dataclass(frozen=True)
 class Generations:
-    """As published: a generation is made when all of the one before are evaluated."""
+    """As published: a generation starts when all of the previous one are evaluated."""
 
     sizes: tuple[int, ...]
     in_packets: bool = True
@@ -83,7 +83,7 @@ class SteadyState:
 
 
 Algorithm = Generations | SteadyState
-"""The evaluated tasks: the number at first, and the number of further ones `after` that number of answers."""
+"""The tasks to evaluate: the initial number, and the number of further ones `after` a number of answers."""
 
 
 @dataclass
@@ -92,12 +92,12 @@ class Outcome:
 
     Attributes:
         hours: until the last answer.
-        work_hours: what the answered tasks take at speed 1, each counted once.
-        answered: tasks that have an answer, and `failed` those that were given up.
-        by_worker: how many answers counted of each place; a worker that replaces a lost one has its place.
-        lost: workers.
-        late: assignments whose tasks were given to others too since they took too long.
-        in_vain_hours: of workers, spent on what was lost or had an answer already.
+        work_hours: total time of the answered tasks at speed 1, each counted once.
+        answered: tasks with an answer, and `failed` those without.
+        by_worker: number of counted answers of each place; a replacement has the place of the lost worker.
+        lost: number of lost workers.
+        late: slow assignments whose tasks were also given to others.
+        in_vain_hours: time of workers on tasks that were lost or already answered.
         packets: assignments that were sent.
     """
 
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def speed_up(self) -> float:
-        """Number of workers of speed 1, never idle nor lost, that would have done the same work."""
+        """Number of workers of speed 1, never idle or lost, that would do the same work."""
         return self.work_hours / self.hours
 
 
@@ -178,7 +178,7 @@ class Simulation:
         self._count_failed(self._scheduler.leave(name, self._now_s, is_blamed=True))
 
     def _submit(self, count: int) -> None:
-        """Tasks that are born now; their lengths do not depend on who does them, or when."""
+        """Tasks that start to exist now; their lengths do not depend on the worker or the time."""
         born = len(self._works_s)
         names = range(born, born + count)
         self._works_s.update((name, self._length_s(self._lengths)) for name in names)
@@ -191,7 +191,7 @@ class Simulation:
         self._after(self._cluster.message_s, lambda: self._do(assignment, 0))
 
     def _do(self, assignment: Assignment, index: int) -> None:
-        """The worker begins with a task of its assignment, or tells that it has done all."""
+        """The worker starts a task of its assignment, or reports that all are done."""
         worker = self._workers[assignment.worker]
         if not worker.lives:
             return
@@ -246,14 +246,14 @@ class Simulation:
         self._after(TICK_S, self._tick)
 
     def _count_failed(self, decisions: Decisions) -> None:
-        """Tasks that failed count as evaluated: a study knows them as failures, and goes on."""
+        """Failed tasks count as evaluated: a study records them as failures and continues."""
         for _ in decisions.failed:
             self.outcome.failed += 1
             self._closed()
 
 
 def lognormal_s(mean_s: float, spread: float) -> Callable[[random.Random], float]:
-    """Lengths of tasks with this mean and this standard deviation, as a part of the mean."""
+    """Lengths of tasks with this mean and this standard deviation, relative to the mean."""
     sigma = math.sqrt(math.log1p(spread * spread))
     mu = math.log(mean_s) - sigma * sigma / 2
     return lambda numbers: numbers.lognormvariate(mu, sigma)

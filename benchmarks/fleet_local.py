@@ -47,10 +47,10 @@ def run(command: str, workers: str) -> dict[str, Any]:
         done = subprocess.run([sys.executable, "-m", "iosched", *words], cwd=folder, capture_output=True)
         wall_s = time.monotonic() - begun
     assert done.returncode == 0, done.stderr.decode()
-    return {"command": command, "workers": workers, "wall_s": wall_s, **told(command, json.loads(done.stdout))}
+    return {"command": command, "workers": workers, "wall_s": wall_s, **reported(command, json.loads(done.stdout))}
 
 
-def told(command: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def reported(command: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """The command's own report, which shows whether two workers measured as much as one."""
     if command == "optimize":
         search = found["search"]

@@ -53,7 +53,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING
 MODELS = ("zoo:inception_v3",)
 ROUNDS = 3
 LANES = 2
-"""Of each worker, as the made-up latencies have it."""
+"""Lanes of each worker in the made-up latencies."""
 
 UP_S = 180.0
 LONGEST_S = 1800.0
@@ -61,7 +61,7 @@ LONGEST_S = 1800.0
 
 @contextmanager
 def pool_of(workers: int, model: Model) -> Iterator[tuple[ClusterPool, Path]]:
-    """A pool whose workers are all up and have the model open; and its profile database, in which nothing is."""
+    """A pool whose workers are up and have the model open, and its empty profile database."""
     with tempfile.TemporaryDirectory() as folder:
         warming, path = Path(folder) / "warming", Path(folder) / "profile.sqlite"
         warming.touch()
@@ -84,7 +84,7 @@ def pool_of(workers: int, model: Model) -> Iterator[tuple[ClusterPool, Path]]:
 
 
 def warm(pool: ClusterPool, model: Model) -> None:
-    """Has the model opened by workers that are up."""
+    """Opens the model on the workers that are up."""
     try:
         done(pool, pool.submit(search_of(model, workers=2)), UP_S)
     except ExecutionError:
@@ -100,7 +100,7 @@ def done(pool: ClusterPool, pending: Pending[Searched], most_s: float) -> Search
 
 
 def search_of(model: Model, workers: int) -> Task[Searched]:
-    """A search that asks others, unless its worker is the only one."""
+    """A search that prefetches by other workers, unless there is only one."""
     work = Search("cpu", OpenSettings(threads=LANES), "both", DEFAULT_PRUNING)
     return Task(SEARCH, work, model, "cpu", asks=workers > 1)
 
@@ -151,8 +151,8 @@ def main(words: Sequence[str] | None = None) -> None:
                 first = next((each for each in runs if each["model"] == about["model"]), found)
                 assert found["stages"] == first["stages"], "another schedule was found"
                 runs.append({**about, **found})
-                told = {key: value for key, value in runs[-1].items() if key != "stages"}
-                print(json.dumps(told), file=sys.stderr, flush=True)
+                summary = {key: value for key, value in runs[-1].items() if key != "stages"}
+                print(json.dumps(summary), file=sys.stderr, flush=True)
     print_table(*table(runs))
     kept = [{key: value for key, value in each.items() if key != "stages"} for each in runs]
     write_results(options, {"runs": kept})

@@ -44,17 +44,17 @@ from iosched.profiler.store.tables import StageRow
 from iosched.scheduler.cost import CostQuestion
 
 PUBLISHED = {1: (233, 83.43), 2: (219, 44.85), 3: (236, 32.7), 4: (226, 26.36)}
-"""Table 5: by nodes, how many individuals were evaluated, and in how many hours."""
+"""Table 5: evaluated individuals and hours, by number of nodes."""
 
 POPULATION, GENERATIONS = 20, 20
 MEAN_S = PUBLISHED[1][1] * 3600 / PUBLISHED[1][0]
 SPREADS = (0.2, 0.4, 0.8)
-"""Standard deviation of individuals' times, as a part of their mean: not published, so three are assumed. The
+"""Standard deviation of individuals' times, relative to their mean: not published, so three are assumed. The
 multiplications of networks drawn from the paper's space (`builtin:pelee`) have 0.8; those that evolve differ less."""
 
 SPREAD = 0.4
 WEAK = (0.4, 0.5, 0.6)
-"""Speeds of a GTX 1060 with 6 GB beside a GTX 1080: data sheets say 0.49 of its arithmetic and 0.6 of its memory's."""
+"""Speeds of a GTX 1060 with 6 GB over a GTX 1080: data sheets have 0.49 for arithmetic and 0.6 for memory."""
 
 AT_ONCE = 5
 """Individuals for each worker: 20 in a population for 4 nodes, as published."""
@@ -76,8 +76,8 @@ class Found:
     """Several runs that differ in their seeds: lowest, median and highest of each.
 
     Attributes:
-        efficiency: the speed-up, as a part of the sum of the workers' speeds.
-        by_worker: the median of how many answers each worker gave.
+        efficiency: the speedup over the sum of the workers' speeds.
+        by_worker: the median number of answers of each worker.
     """
 
     hours: tuple[float, float, float]
@@ -92,7 +92,7 @@ class Found:
 
 
 def runs(cluster: Cluster, algorithm: Callable[[int], Algorithm], seeds: int = SEEDS, spread: float = SPREAD) -> Found:
-    """Runs with `seeds` seeds; `algorithm` makes what is evaluated of each."""
+    """Runs with `seeds` seeds; `algorithm` makes the tasks of each."""
     length_s = lognormal_s(MEAN_S, spread)
     found = [Simulation(cluster, algorithm(seed), seed, length_s).run() for seed in range(seeds)]
     whole = sum(cluster.speeds)
@@ -116,18 +116,18 @@ def runs(cluster: Cluster, algorithm: Callable[[int], Algorithm], seeds: int = S
 
 
 def as_published(workers: int, total: int, *, in_packets: bool = True) -> Callable[[int], Algorithm]:
-    """Twenty generations of 20 individuals, for more than four workers five for each; `total` of them are evaluated."""
+    """Twenty generations of 20 individuals, or of five per worker beyond four workers; `total` are evaluated."""
     population = POPULATION * max(workers, 4) // 4
     return lambda seed: Generations(generation_sizes(total, population, GENERATIONS, seed), in_packets)
 
 
 def steady(workers: int, total: int) -> Callable[[int], Algorithm]:
-    """As many as evolve without generations, one at a time."""
+    """The same number in steady state, one individual at a time."""
     return lambda seed: SteadyState(total, AT_ONCE * workers)
 
 
 def table_5(seeds: int = SEEDS) -> list[dict[str, Any]]:
-    """As published, and in steady state, for as many individuals as were evaluated."""
+    """As published, and in steady state, for the same number of evaluated individuals."""
     return [
         {"workers": workers, "individuals": total, "hours": hours, **both_ways(equal(workers), total, seeds)}
         for workers, (total, hours) in PUBLISHED.items()
@@ -140,7 +140,7 @@ def both_ways(cluster: Cluster, total: int, seeds: int) -> dict[str, Any]:
 
 
 def figure_7(seeds: int = SEEDS) -> list[dict[str, Any]]:
-    """Four equal workers, and three beside a weaker one."""
+    """Four equal workers, and three with a weaker one."""
     total = PUBLISHED[4][0]
     clusters = {"4 equal": equal(4)} | {f"the fourth {weak}": Cluster((1.0,) * 3 + (weak,)) for weak in WEAK}
     return [{"cluster": name, **both_ways(cluster, total, seeds)} for name, cluster in clusters.items()]
@@ -163,7 +163,7 @@ def barrier(seeds: int = SEEDS) -> list[dict[str, Any]]:
 
 
 def unlike(seeds: int = SEEDS) -> list[dict[str, Any]]:
-    """Workers of unlike speeds."""
+    """Workers of unequal speeds."""
     found = []
     for name, speeds in MIXES.items():
         workers = len(speeds)
@@ -204,7 +204,7 @@ def published_packet(individuals: int) -> bytes:
 
 
 def message_sizes() -> list[dict[str, Any]]:
-    """Bytes of messages: a fixed part and one for each thing in it, as in Equation 2."""
+    """Bytes of messages: a fixed part and a part for each item, as in Equation 2."""
     model = zoo_model("squeezenet")
     sent = SentModel(model.digest, model.digest, model.digest, model.name, 1, {"input": (1, 3, 224, 224)})
     names = [operator.name for operator in model.graph.operators]

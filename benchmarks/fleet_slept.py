@@ -56,7 +56,7 @@ IN_A_ROUND = 24
 SPREAD = 0.4
 WARM_S = 0.3
 COMMANDS = 20
-"""Commands that run here in each round, without a fleet."""
+"""Commands that run without a fleet in each round."""
 
 UP_S = 120.0
 
@@ -66,7 +66,7 @@ Passed = Mapping[str, list[int]]
 
 
 class Counted:
-    """A transport that counts what passes."""
+    """A transport that counts messages and bytes."""
 
     def __init__(self, workers: int, passed: Passed) -> None:
         self._inner = RayTransport(LocalCluster(workers), made_by="ray_workers:Scoring")
@@ -87,13 +87,13 @@ class Counted:
 
 
 def unbound_places(workers: int, threads: int | None, lanes: int = 1) -> tuple[Place, ...]:
-    """As many places as are asked for, whatever cores there are."""
+    """The requested number of places, independent of the number of cores."""
     del threads
     return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=lanes) for number in range(workers))
 
 
 class Notes:
-    """Prints what is not as it should be."""
+    """Prints problems."""
 
     def note(self, text: str) -> None:
         if " is up: " not in text:
@@ -105,7 +105,7 @@ class Notes:
 
 @contextmanager
 def pool_of(workers: int) -> Iterator[tuple[ClusterPool, Passed]]:
-    """A pool whose workers are all up, and have each had something to do."""
+    """A pool whose workers are all up, and have each finished a task."""
     passed: Passed = {"sent": [], "received": []}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -134,12 +134,12 @@ def job(number: int, seconds: float) -> Task[Any]:
 
 
 def sleeping(number: int, seconds: float) -> ScoreCommand:
-    """A command that sleeps, and then says its number."""
+    """A command that sleeps, and then prints its number."""
     return ScoreCommand(("sh", "-c", f"sleep {seconds}; echo {number}", "{params}"), timeout_s=None)
 
 
 def commands_s() -> list[float]:
-    """Time of commands here beyond their sleep, one after another."""
+    """Time of commands without a fleet beyond their sleep, one after another."""
     found = []
     for number in range(COMMANDS):
         begun = time.monotonic()
@@ -149,21 +149,21 @@ def commands_s() -> list[float]:
 
 
 def lengths_s(what: str, number: int) -> list[float]:
-    """Seeded lengths of the works of a round, in seconds; drawn as those of the simulation are."""
+    """Seeded lengths of the tasks of a round in seconds, drawn as in the simulation."""
     count, mean_s = LENGTHS[what]
     numbers, length_s = random.Random(f"{what} {number}"), lognormal_s(mean_s, SPREAD)
     return [round(length_s(numbers), 4) for _ in range(count)]
 
 
 def tasks(what: str, number: int) -> list[Task[Any]]:
-    """The works of a round."""
+    """The tasks of a round."""
     if what == "stages":
         return [slept_task(f"round {number}", lengths_s(what, number), IN_A_ROUND)]
     return [job(index, seconds) for index, seconds in enumerate(lengths_s(what, number))]
 
 
 def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
-    """Does the works of a round once, each of which takes `each_s` beside what it sleeps."""
+    """Runs the tasks of a round once; each takes `each_s` in addition to its sleep."""
     asked = tasks(what, number)
     before = {way: len(messages) for way, messages in passed.items()}
     begun = time.monotonic()
@@ -183,7 +183,7 @@ def run(pool: ClusterPool, passed: Passed, what: str, number: int, each_s: float
 
 
 def simulated(run: Mapping[str, Any], message_s: float) -> Outcome:
-    """The same works in the simulation, with messages that take so long each way."""
+    """The same tasks in the simulation, with this time of a message each way."""
     what, seconds = run["what"], [length + run["each_s"] for length in lengths_s(run["what"], run["round"])]
     count, following = len(seconds), iter(seconds)
     works = (
@@ -196,7 +196,7 @@ def simulated(run: Mapping[str, Any], message_s: float) -> Outcome:
 
 
 def message_cost_s(what: str, runs: Sequence[Mapping[str, Any]]) -> float:
-    """Mean time of a message each way if messages caused all of one worker's loss."""
+    """Mean time of a message each way, if messages cause the whole loss of one worker."""
     alone = [run for run in runs if run["workers"] == 1 and run["what"] == what]
     lost_s = statistics.fmean(run["wall_s"] - run["alone_s"] for run in alone)
     return lost_s / (2 * simulated(alone[0], 0.0).packets)

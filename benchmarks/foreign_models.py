@@ -33,7 +33,7 @@ _NO_ESTIMATE = "latencies are known for floats alone"
 
 
 def came_of(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The outcome of one model: its size, and for each plan the largest difference or the reason why there is none."""
+    """The outcome of one model: its size, and for each plan the largest difference or the reason for its absence."""
     shapes = {name: tuple(shape) for name, shape in asked.get("input_shapes", {}).items()}
     try:
         model = load_model(folder / asked["file"], batch_size=asked.get("batch_size"), input_shapes=shapes or None)

@@ -39,7 +39,7 @@ def build() -> onnx.ModelProto:
 
 
 def published(name: str) -> Schedule:
-    """A schedule of the figure, by its name there; the thesis leaves the concatenation out."""
+    """A schedule of the figure, by its name there; the thesis omits the concatenation."""
     return Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, groups) for groups in PUBLISHED[name])),))
 
 

@@ -57,10 +57,10 @@ class Tally:
         done: how many cases were run, from number 0 on.
         commits: cases by the commit of iosched's code that ran them.
         codes: cases by exit code.
-        stages: cases by how far they came, for each way in which files were damaged.
-        lines: refusals by how many lines they have.
-        errors: the most frequent refusals, without what differs between cases.
-        faults: cases that broke a rule: number, what was wrong, the command, and the end of what it printed.
+        stages: cases by the last step that they reached, for each kind of damage.
+        lines: refusals by number of lines.
+        errors: the most frequent refusals, without details of cases.
+        faults: cases that broke a rule: number, violation, command, and the end of its output.
         most_cpu_s: processor time of the longest case.
         most_grown_mib: memory of the largest case.
     """
@@ -92,7 +92,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Case:
-    """A command, and in which way the files that it reads were damaged."""
+    """A command, and how its input files were damaged."""
 
     way: str
     words: tuple[str, ...]
@@ -128,7 +128,7 @@ def _changed(seed: Seed, way: str, random: Random) -> bytes:
 
 Commands = tuple[tuple[tuple[str, ...], float], ...]
 _CPU = ("--threads", "2")
-_STRICT = ("--strict",)  # a plan of ours that fails ends with an error, and does not end with plain onnxruntime
+_STRICT = ("--strict",)  # a failing plan of ours is an error, without a fallback to plain onnxruntime
 _MODEL_COMMANDS: Commands = (
     (("run", "m.onnx", *_CPU), 40),
     (("run", "m.onnx", *_CPU, "--check", "--json", "--output", "o.npz"), 25),
@@ -148,7 +148,7 @@ def write_model(path: Path, seed: Seed) -> None:
 
 
 def schedule_case(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
-    """A damaged schedule, beside its model or inside of it."""
+    """A damaged schedule, in a file of its own or inside its model."""
     name = random.choice(sorted(corpus.schedules))
     sound = corpus.schedules[name]
     way = random.choices(("bytes", "values", "stages"), (30, 20, 50))[0]
@@ -180,7 +180,7 @@ _CARRIED_COMMANDS: Commands = ((("run", "m.onnx", *_CPU, "--check"), 80), (("sho
 
 
 def _carrying(corpus: Corpus, name: str, schedule: bytes) -> Seed:
-    """The optimized model with these bytes as its schedule; protobuf's setter would refuse what is no UTF-8."""
+    """The optimized model with these bytes as its schedule; protobuf's setter would refuse invalid UTF-8."""
     proto = onnx.ModelProto.FromString(next(seed.model for seed in corpus.models if seed.name == f"{name}.iosched"))
     entry = next(item for item in proto.metadata_props if item.key == "io.iosched.schedule")
     entry.value = mark = "?" * len(schedule)
@@ -201,7 +201,7 @@ def _profile(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
         ("profile", "clear", "--yes"), ("optimize", "m.onnx", "--device", "v100", "-q"),
         ("optimize", "m.onnx", *_CPU, "--budget", "0.05", *_STRICT),
     )  # fmt: skip
-    # `doctor` starts a process for each library that it looks at, which takes seconds.
+    # `doctor` starts a process for each library that it checks, which takes seconds.
     return Case(f"profile by {way}", ("doctor",) if random.random() < 0.03 else random.choice(commands))
 
 
@@ -264,7 +264,7 @@ KINDS: Mapping[str, Callable[[Corpus, Random, children.Sandbox], Case]] = {
 
 
 def corpus() -> Corpus:
-    """The corpus, made in a forked child's stead in this process: nothing in it opens a session of onnxruntime."""
+    """The corpus, made in this process rather than a forked child: it opens no session of onnxruntime."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -275,12 +275,12 @@ def corpus() -> Corpus:
 
 
 def load_everything() -> None:
-    """All that commands import, so that children need not."""
+    """Imports the modules of all commands, so that children need not."""
     import iosched
 
     import_module("onnxruntime")
     for module in walk_packages(iosched.__path__, "iosched."):
-        with suppress(ImportError):  # of what is not installed, such as CuPy
+        with suppress(ImportError):  # of missing packages, such as CuPy
             if not module.name.endswith("__main__"):
                 import_module(module.name)
 

@@ -25,7 +25,7 @@ from typing import Any
 EXIT_CODES = frozenset({0, 1, 2, 3, 4})
 STAGES = ("begun", "parsed", "loaded", "running", "ran")
 MAX_CPU_SECONDS = 10.0
-MAX_SECONDS = 60.0  # by the clock: other processes may have the cores meanwhile
+MAX_SECONDS = 60.0  # wall-clock time: other processes may use the cores meanwhile
 MAX_LINES = 5
 MAX_GROWTH_NBYTES = 2**30
 _ADDRESS_SPACE_NBYTES = 6 * 2**30
@@ -40,7 +40,7 @@ _PROCESSES = frozenset(
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The folders of one command: it may write to `work`, where it stands, and to `home` and `tmp`."""
+    """The folders of one command: it may write to `work`, its working folder, and to `home` and `tmp`."""
 
     root: Path
 
@@ -59,13 +59,13 @@ class Ending:
 
     Attributes:
         code: its exit code, or minus the signal that ended it.
-        stage: how far it came, of `STAGES`.
-        stderr: all that it printed there.
-        stdout_nbytes: how much it printed there.
+        stage: the last step that it reached, of `STAGES`.
+        stderr: its whole text.
+        stdout_nbytes: size of its output.
         cpu_s: processor time.
-        wall_s: by the clock.
-        grown_nbytes: by how much its memory exceeded that of the process that it was forked from, at most.
-        forbidden: what it touched that is none of its business.
+        wall_s: wall-clock time.
+        grown_nbytes: its peak memory beyond that of the process that it was forked from.
+        forbidden: its accesses outside of the sandbox.
     """
 
     code: int
@@ -115,24 +115,24 @@ def run(
         words: the command line.
         sandbox: folders, of which `work` is there already.
         prepare: is called in the child, right before the command.
-        kill_after_s: when the child is killed, if it still runs.
+        kill_after_s: when a child that still runs is killed.
     """
     for name in ("home", "tmp"):
         (sandbox.root / name).mkdir(exist_ok=True)
     before = {path.name for path in sandbox.root.parent.iterdir()}
-    told = mmap.mmap(-1, 65536)
+    shared = mmap.mmap(-1, 65536)
     out, err = sandbox.root / "stdout", sandbox.root / "stderr"
     start = time.monotonic()
     child = os.fork()
     if child == 0:
-        _become(words, sandbox, told, (out, err), prepare)
+        _become(words, sandbox, shared, (out, err), prepare)
     status, usage, wall_s = _ended(child, start, kill_after_s)
-    said = bytes(told[1:]).rstrip(b"\0").decode(errors="replace")
+    said = bytes(shared[1:]).rstrip(b"\0").decode(errors="replace")
     beside = {path.name for path in sandbox.root.parent.iterdir()} - before
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Ending(
         code=os.waitstatus_to_exitcode(status),
-        stage=STAGES[told[0]],
+        stage=STAGES[shared[0]],
         stderr=err.read_text(errors="replace"),
         stdout_nbytes=out.stat().st_size,
         cpu_s=usage.ru_utime + usage.ru_stime,
@@ -154,7 +154,7 @@ def _ended(child: int, start: float, kill_after_s: float) -> tuple[int, Any, flo
 
 
 def _become(
-    words: Sequence[str], sandbox: Sandbox, told: mmap.mmap, outputs: Sequence[Path], prepare: Callable[[], None]
+    words: Sequence[str], sandbox: Sandbox, shared: mmap.mmap, outputs: Sequence[Path], prepare: Callable[[], None]
 ) -> None:
     """Turns the forked child into the command; does not return."""
     code = 99
@@ -166,8 +166,8 @@ def _become(
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_NBYTES, _FILE_NBYTES))
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_NBYTES, _ADDRESS_SPACE_NBYTES))
         _settle(sandbox)
-        _mark_stages(told)
-        _watch(sandbox, told)
+        _mark_stages(shared)
+        _watch(sandbox, shared)
         prepare()
         sys.argv = ["iosched", *words]
         code = _command()
@@ -204,7 +204,7 @@ def _command() -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
-    except BaseException:  # noqa: BLE001 - what the interpreter would print is what is looked for
+    except BaseException:  # noqa: BLE001 - the traceback that the interpreter would print is a fault
         import traceback
 
         traceback.print_exc()
@@ -213,7 +213,7 @@ def _command() -> int:
     return 0
 
 
-def _mark_stages(told: mmap.mmap) -> None:
+def _mark_stages(shared: mmap.mmap) -> None:
     import iosched.models.load
     from iosched.runtime.cpu.native import NativeExecutor
     from iosched.runtime.reference import Reference
@@ -223,9 +223,9 @@ def _mark_stages(told: mmap.mmap) -> None:
 
         @wraps(original)
         def marked(*given: Any, **named: Any) -> Any:
-            told[0] = max(told[0], before)
+            shared[0] = max(shared[0], before)
             found = original(*given, **named)
-            told[0] = max(told[0], after)
+            shared[0] = max(shared[0], after)
             return found
 
         setattr(module, name, marked)
@@ -237,8 +237,8 @@ def _mark_stages(told: mmap.mmap) -> None:
             mark(executor, name, 3, 4)
 
 
-def _watch(sandbox: Sandbox, told: mmap.mmap) -> None:
-    """Writes down whatever Python does to files outside of the sandbox, and processes that it starts."""
+def _watch(sandbox: Sandbox, shared: mmap.mmap) -> None:
+    """Records accesses of Python to files outside of the sandbox, and the processes that it starts."""
     own = str(sandbox.root)
     code = (sys.prefix, sys.base_prefix, *sys.path, Path(__file__).parents[1])
     read_too = (own, "/proc", "/sys", "/dev", "/usr", "/lib", *map(os.path.realpath, code))
@@ -246,8 +246,8 @@ def _watch(sandbox: Sandbox, told: mmap.mmap) -> None:
 
     def report(what: str) -> None:
         text = f"{what}\0".encode(errors="replace")[:500]
-        end = min(state["at"] + len(text), len(told))
-        told[state["at"] : end] = text[: end - state["at"]]
+        end = min(state["at"] + len(text), len(shared))
+        shared[state["at"] : end] = text[: end - state["at"]]
         state["at"] = end
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
@@ -284,7 +284,7 @@ def _judge(text: str, what: str, report: Any, own: str, readable: tuple[str, ...
 
 
 def normal(message: str) -> str:
-    """A message without what differs from case to case, to count alike ones together."""
+    """A message without details of the case, so that similar ones count together."""
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", message.partition("\n")[0])
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "N", text)[:160]
 

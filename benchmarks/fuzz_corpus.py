@@ -49,7 +49,7 @@ _FUNCTION = """<domain: "here", opset_import: ["" : 18]>
 
 @dataclass(frozen=True)
 class Seed:
-    """A sound model: its bytes, and the weights beside it where it has any there."""
+    """A valid model: its bytes, and its external weights if it has any."""
 
     name: str
     model: bytes
@@ -58,7 +58,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class Corpus:
-    """All sound files. Models with a schedule are in `models` too, and their schedules in `schedules` by name."""
+    """All valid files. Models with a schedule are in `models` too, and their schedules in `schedules` by name."""
 
     models: tuple[Seed, ...]
     schedules: Mapping[str, str]
@@ -105,7 +105,7 @@ def model_of(name: str) -> onnx.ModelProto:
 
 
 def _apart(model: onnx.ModelProto) -> tuple[bytes, bytes]:
-    """A model with its weights in a file beside it, and the bytes of that file."""
+    """A model with external weights, and the bytes of their file."""
     data = b""
     for tensor in model.graph.initializer:
         length = len(tensor.raw_data)
@@ -125,7 +125,7 @@ def iosched(*words: str) -> str:
 
 
 def made(folder: Path) -> Corpus:
-    """The corpus, made by the code at hand in an empty folder that is the working folder; takes seconds.
+    """The corpus, made by the current code in an empty working folder; takes seconds.
 
     Schedules are planned for a V100, and samples made up, so that the same code makes the same files.
     """

@@ -39,7 +39,7 @@ def _swap_stages(content: Any, random: Random) -> None:
 
 
 def _join_stages(content: Any, random: Random) -> None:
-    """The groups of a stage beside those of the next, or all operators of both in one group."""
+    """The groups of two successive stages in one stage, or all operators of both in one group."""
     stages = random.choice(content["blocks"])["stages"] if content["blocks"] else []
     if len(stages) < 2:
         return
@@ -101,7 +101,7 @@ def _latency(content: Any, random: Random) -> None:
 
 
 def _unstructured(content: Any, random: Random) -> None:
-    """As versions wrote it that knew no structure: the digest of the whole model decides."""
+    """The format of versions without a structure digest: the digest of the whole model decides."""
     content.pop("structure", None)
     if random.random() < 0.5:
         content["model"]["inputs"] = {name: [random.choice(_NUMBERS)] for name in content["model"]["inputs"]}
@@ -227,7 +227,7 @@ def _insert(graph: GraphProto, random: Random) -> None:
 
 
 def _remove(graph: GraphProto, random: Random) -> None:
-    """A node away, its first input in place of its first output."""
+    """Removes a node; its first input replaces its first output."""
     at = random.randrange(len(graph.node))
     node = NodeProto.FromString(graph.node[at].SerializeToString())
     if not node.input or not node.output:
@@ -240,7 +240,7 @@ def _remove(graph: GraphProto, random: Random) -> None:
 
 
 def _rewire(graph: GraphProto, random: Random) -> None:
-    """An input of a node is any other tensor of the graph."""
+    """Replaces an input of a node by any other tensor of the graph."""
     node = random.choice([each for each in graph.node if each.input])
     known = [value.name for value in (*graph.input, *graph.initializer)]
     known += [name for each in graph.node for name in each.output]
@@ -248,7 +248,7 @@ def _rewire(graph: GraphProto, random: Random) -> None:
 
 
 def _widen(graph: GraphProto, random: Random) -> None:
-    """A copy of a node beside it, whose result is an output of the graph, or added to that of the first."""
+    """Adds a copy of a node, whose result is an output of the graph, or is added to that of the original."""
     node = NodeProto.FromString(random.choice(graph.node).SerializeToString())
     for at, name in enumerate(node.output):
         node.output[at] = f"{name}/copy{len(graph.node)}"

@@ -1,4 +1,4 @@
-"""Damages files as strangers and disks do: arbitrary bytes, fields of protobuf, values of JSON, rows of SQLite.
+"""Damages files as attackers and disks do: arbitrary bytes, fields of protobuf, values of JSON, rows of SQLite.
 
 Everything is drawn from the given `random.Random`, so the number of a case reproduces it.
 """
@@ -60,7 +60,7 @@ def _move(data: bytearray, random: Random) -> None:
 
 
 def _cut_off(data: bytearray, random: Random) -> None:
-    if random.random() < 0.3:  # else most files would only be short
+    if random.random() < 0.3:  # otherwise most files would only be truncated
         del data[random.randrange(len(data) + 1) :]
     else:
         _flip(data, random)

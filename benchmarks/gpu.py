@@ -12,7 +12,7 @@ compared if they are installed; otherwise the report has the reasons.
 
 Options:
     --piece: only this one; more than once for several
-    --seconds: no case begins that would take longer, by estimate, and none goes on
+    --seconds: no case begins that would take longer, by estimate, and none continues
     --gpu: its number in CUDA
     --output: folder of results
 """
@@ -43,16 +43,16 @@ NO_GPU = 3
 
 MOST_ATTEMPTS = 3
 MOST_TIMES, START_S = 2.0, 60.0
-"""A case is ended after n times its estimate, and what imports may take on a machine that has read nothing yet."""
+"""A case is ended after n times its estimate, plus the time of imports on a machine with cold files."""
 
 CLOSING_S = 5.0
 _STDERR = 2
 ABOUT = {"complete", "seconds", "gpu", "about"}
-"""Of what was found, all that is no result."""
+"""Keys of the findings that are not results."""
 
 
 class NoGpuError(Exception):
-    """There is no GPU to measure on; the case's process said why."""
+    """There is no GPU to measure on; the message is that of the case's process."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Results:
     """The results so far, by the keys of the cases.
 
     An entry has "state" ("begun", "done", "partial" with some of it, "failed"), "attempts", "reasons" (of attempts that
-    did not come to their end) and "found".
+    did not finish) and "found".
     """
 
     folder: Path
@@ -68,10 +68,10 @@ class Results:
 
     @classmethod
     def of(cls, folder: Path) -> Results:
-        """Those in the folder; also of a case that ran when the machine was taken away.
+        """The results in the folder, including those of a case that ran when the machine was lost.
 
         Raises:
-            ValueError: a file there is of something else.
+            ValueError: a file there has other content.
         """
         found = cls(folder, dict(known_cases(folder)))
         found.take(found.cases.get(known_results(folder / RUNNING).get("key", ""), {}))
@@ -79,7 +79,7 @@ class Results:
 
     @property
     def gpu(self) -> str:
-        """The GPU that they are of; empty as long as there is none."""
+        """The GPU of the results; empty before the first one."""
         return next((gpu for each in self.cases.values() if (gpu := (each["found"] or {}).get("gpu"))), "")
 
     def state(self, case: Case) -> str:
@@ -87,7 +87,7 @@ class Results:
         return str(self.cases.get(case.key, {}).get("state", ""))
 
     def missing(self, cases: Sequence[Case]) -> list[Case]:
-        """Cases to measure: those that were begun most seldom first, so that none is in the way of others."""
+        """Cases to measure: those with the fewest attempts first, so that none blocks others."""
         attempts = {case: self.cases.get(case.key, {}).get("attempts", 0) for case in cases}
         left = [case for case in cases if self.state(case) != "done" and attempts[case] < MOST_ATTEMPTS]
         return sorted(left, key=attempts.__getitem__)
@@ -100,14 +100,14 @@ class Results:
         (self.folder / RUNNING).unlink(missing_ok=True)
 
     def take(self, entry: dict[str, Any]) -> str:
-        """Takes what the case's process has left into its entry, and returns its reason to end."""
+        """Moves the results of the case's process into its entry, and returns the reason of its end."""
         record = known_results(self.folder / RUNNING)
         if entry and record and (record["found"]["complete"] or not (entry["found"] or {}).get("complete")):
             entry["found"] = record["found"]
         return str(record.get("error", ""))
 
     def end(self, case: Case, reason: str) -> None:
-        """Notes how the attempt ended: `reason` is empty if it came to its end."""
+        """Records how the attempt ended: `reason` is empty if it finished."""
         entry = self.cases[case.key]
         reason = self.take(entry) or reason
         entry["reasons"] += [reason] if reason else []
@@ -116,7 +116,7 @@ class Results:
         self.write()
 
     def forget(self, case: Case) -> None:
-        """Takes the last `begin` back: the case could not be begun; what it knows of the machine is kept."""
+        """Undoes the last `begin` of a case that could not start; its facts about the machine are kept."""
         self.cases[case.key]["attempts"] -= 1
         self.end(case, "")
         if not self.cases[case.key]["found"]:
@@ -143,13 +143,13 @@ class Child:
         return cls(process)
 
     def go(self, limit_s: float) -> str:
-        """Lets the case have the GPU for so long, and returns why it did not come to its end; empty if it did.
+        """Gives the GPU to the case for a time; returns why it did not finish, or an empty string.
 
         Raises:
-            NoGpuError: there is no GPU, or it is another one than before.
+            NoGpuError: there is no GPU, or it is not the same as before.
         """
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is gone, and its exit code tells why
+        with suppress(BrokenPipeError):  # it has ended, and its exit code is the reason
             self.process.stdin.write(f"{time.monotonic() + limit_s - CLOSING_S:.1f}\n".encode())
             self.process.stdin.flush()
         try:
@@ -179,10 +179,10 @@ def measure(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Measures what is missing of `cases` for at most that number of seconds, one after another.
+    """Measures missing `cases` one after another, for at most that number of seconds.
 
     Raises:
-        NoGpuError: there is no GPU, or it is another one than before.
+        NoGpuError: there is no GPU, or it is not the same as before.
     """
     deadline = clock() + seconds
     ready: dict[Case, Child] = {}
@@ -219,7 +219,7 @@ def _attempt(case: Case, child: Child, results: Results) -> Iterator[None]:
 
 
 def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
-    """Measures what is asked for; the exit code is 3 without a GPU, and 1 where a case failed."""
+    """Measures the requested pieces; the exit code is 3 without a GPU, and 1 if a case failed."""
     pieces = {"action": "append", "choices": tuple(PIECES)}
     options = read_options(
         __file__, words, evidence=False, piece=pieces, list=False, seconds=float("inf"), gpu=0, output=Path("evidence")

@@ -51,7 +51,7 @@ UNFINISHED = "did not come back"
 
 @dataclass
 class Session:
-    """A case, its folder, and what it found so far.
+    """A case, its folder, and its results so far.
 
     Attributes:
         found: its results, with those of earlier attempts.
@@ -70,7 +70,7 @@ class Session:
         return Path(self.options.output)
 
     def wait(self) -> None:
-        """Waits for the case's turn; from then on the process, and those it started, end with `gpu.py`."""
+        """Waits for the case's turn; from then on, the process and its children end with `gpu.py`."""
         if self.deadline == float("inf"):
             self.deadline = float(sys.stdin.readline() or os._exit(1))
             threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -80,7 +80,7 @@ class Session:
         """The GPU; waits for the case's turn.
 
         Raises:
-            SystemExit: there is none, or it is another one.
+            SystemExit: there is none, or it is not the expected one.
         """
         self.wait()
         return self.attach()
@@ -100,18 +100,18 @@ class Session:
 
     @cached_property
     def database(self) -> ProfileDatabase:
-        """Of all cases, also of earlier calls."""
+        """The database of all cases, also of earlier calls."""
         return ProfileDatabase(self.folder / DATABASE)
 
     def keep(self, *, complete: bool = False, error: str = "") -> None:
-        """Writes what was found so far."""
+        """Writes the results so far."""
         self.wait()
         found = {**self.found, "seconds": self.seconds, "complete": complete}
         record = {"key": self.case.key, "found": found, "error": error}
         keep_results(self.folder / RUNNING, record, command=self.options.command)
 
     def each(self, table: str, keys: Sequence[str], measure: Callable[[str], dict[str, Any]]) -> None:
-        """Fills `found[table]`: first what was never tried, then what failed in an earlier attempt.
+        """Fills `found[table]`: first items never tried, then those that failed in an earlier attempt.
 
         Raises:
             DeviceLostError: the GPU is lost.
@@ -198,7 +198,7 @@ def command(session: Session) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measures the case; the exit code says whether it came to its end."""
+    """Measures the case; the exit code is 0 if it finished."""
     options = read_options(__file__, words, {"case": str}, gpu=0, expected="", output={"type": Path, "required": True})
     case = case_of(options.case)
     entry = known_results(options.output / RESULTS).get("cases", {}).get(case.key) or {}
@@ -208,7 +208,7 @@ def main(words: Sequence[str] | None = None) -> int:
         getattr(import_module(module), name)(session)
     except SystemExit as end:
         return int(end.code or 0)
-    except Exception as error:  # noqa: BLE001  # costs this case alone
+    except Exception as error:  # noqa: BLE001  # costs only this case
         traceback.print_exc()
         session.keep(error=said(error))
         return 1
@@ -217,7 +217,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.modules["gpu_case"] = sys.modules["__main__"]
-    ended = partial(os._exit, main())  # freeing what is on a lost GPU may hang
+    ended = partial(os._exit, main())  # freeing memory of a lost GPU may hang
     sys.stdout.flush()
     sys.stderr.flush()
     ended()

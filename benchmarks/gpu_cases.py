@@ -15,14 +15,14 @@ from iosched.models.zoo.light import NAMES as LIGHT
 
 ROOT = Path(__file__).parents[1]
 MOST_S = 540.0
-"""Of a piece: a call that is cut off at ten minutes has time left to start, and to bring the results back."""
+"""Of a piece: a call with a limit of ten minutes has time left to start, and to return the results."""
 
 NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
 CONTROLS = ("googlenet", "resnet50", "densenet121", "vgg16")
 ONNXRUNTIME, TENSORRT = "onnxruntime-cuda", "onnxruntime-tensorrt"
 QUICK = (ONNXRUNTIME, "torch-cudagraph", "torch")
 SLOW = (TENSORRT, "torch-compile")
-"""Other programs that compile for minutes; without their packages they say so at once."""
+"""Other programs that compile for minutes; without their packages they fail at once."""
 
 _SEARCH_S = {"squeezenet": 20.0, "inception_v3": 50.0, "randwire": 60.0, "nasnet_a": 110.0}
 _COMPILE_S = {"squeezenet": 90.0, "inception_v3": 160.0, "randwire": 200.0, "nasnet_a": 500.0}
@@ -33,7 +33,7 @@ KERNEL_PARTS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """Something that is measured in a process of its own.
+    """A measurement in a separate process.
 
     Attributes:
         measure: the function that does it, as MODULE.FUNCTION.

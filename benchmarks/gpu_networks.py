@@ -58,7 +58,7 @@ ROUNDS, MOST_COMPARED_S, LEAST_SEARCH_S = 20, 8.0, 3.0
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A model, inputs, and what onnxruntime makes of them on the CPU."""
+    """A model, inputs, and onnxruntime's outputs on the CPU."""
 
     model: Model
     inputs: Arrays
@@ -66,7 +66,7 @@ class Network:
 
     @classmethod
     def of(cls, session: Session) -> Network:
-        """The one of the case; needs no GPU."""
+        """The network of the case; needs no GPU."""
         name, batch = session.case.network, session.case.batch
         with session.timed("build"):
             light = name not in zoo.names()
@@ -76,19 +76,19 @@ class Network:
             return cls(model, inputs, reference.run(inputs))
 
     def error(self, found: Arrays) -> float:
-        """The largest difference over the largest expected value; infinite if something is no number."""
+        """The largest difference over the largest expected value; infinite if a value is not a number."""
         pairs = [(found[name].astype(np.float64), array) for name, array in self.expected.items()]
         errors = [float(np.abs(one - array).max() / max(np.abs(array).max(), 1e-30)) for one, array in pairs]
         return max(errors) if np.isfinite(errors).all() else float("inf")
 
     def poisoned(self, compiled: CudaModel) -> Arrays:
-        """The outputs of a run that finds nothing of an earlier one."""
+        """The outputs of a run after those of earlier runs were overwritten."""
         compiled.executor.poison()
         return compiled.run(self.inputs)
 
 
 def precisions_of(gpu: AttachedGpu) -> tuple[PrecisionName, ...]:
-    """All that the GPU has."""
+    """All precisions of the GPU."""
     return ("fp32", "fp16", *(("tf32",) if gpu.driver.gpu.has_tf32 else ()))  # type: ignore[return-value]
 
 
@@ -146,9 +146,9 @@ def stages(session: Session) -> None:
 
 
 def latency(session: Session) -> None:
-    """Our schedules beside other programs, interleaved, each CUDA graph with its nodes and plans."""
+    """Our schedules and other programs, interleaved, each CUDA graph with its nodes and plans."""
     os.environ["XDG_CACHE_HOME"] = str(session.folder.resolve())  # keeps TensorRT's engines
-    with suppress(IoschedError, ImportError):  # slow, and in the order in which they are needed
+    with suppress(IoschedError, ImportError):  # slow imports, in the order of their use
         load_cudnn()
         import torch  # noqa: F401
     bench = _Bench(session, Network.of(session))
@@ -158,7 +158,7 @@ def latency(session: Session) -> None:
     for name, schedule in {"sequential": sequential(graph), "greedy": greedy(graph), "paper": bench.paper}.items():
         bench.compile(name, schedule)
     bench.compare()
-    session.keep()  # a search may end the process, or take too long
+    session.keep()  # a search may crash the process, or take too long
     found = bench.search()
     bench.compile("found", found.schedule)
     bench.compile("found, no barriers", found.schedule, barriers=False)
@@ -166,7 +166,7 @@ def latency(session: Session) -> None:
     bench.compare()
     ways = session.case.ways
     for group in filter(None, (set(ways) - set(SLOW), *({way} for way in SLOW if way in ways))):
-        session.keep()  # as other programs may
+        session.keep()  # so may other programs
         for way in sorted(group):
             bench.open(way)
         bench.compare()
@@ -175,7 +175,7 @@ def latency(session: Session) -> None:
 
 @dataclass(eq=False)
 class _Bench:
-    """Everything that one network is compared in. What is compiled stays, so that all of it is measured in turn."""
+    """All alternatives of one network; compiled ones stay open, so that all are measured interleaved."""
 
     session: Session
     network: Network
@@ -204,14 +204,14 @@ class _Bench:
 
     @cached_property
     def paper(self) -> Schedule:
-        """The schedule that the analytic model finds best."""
+        """The best schedule by the analytic model."""
         with self.session.timed("paper"):
             opened = SimulatedGpu(self.spec).open(self.network.model, OpenSettings(precision=self.precision))
             return search(opened.graph, opened.cost, effort=opened.effort).schedule
 
     @cached_property
     def cost(self) -> CudaStageCost:
-        """As `optimize` opens it."""
+        """The cost model, opened as by `optimize`."""
         session = self.session
         with session.timed("open"):
             return open_cost(
@@ -223,7 +223,7 @@ class _Bench:
         return self.cost.backend.graph
 
     def search(self) -> SearchResult:
-        """As `optimize` does, until only the time to compare is left."""
+        """Searches as `optimize` does, until only the time to compare is left."""
         reserve_s = 5.0 + 2 * MOST_COMPARED_S + sum(s for name, s in self.session.seconds.items() if "compile" in name)
         until = max(self.session.deadline - reserve_s, time.monotonic() + LEAST_SEARCH_S)
         with self.session.timed("search"):
@@ -238,7 +238,7 @@ class _Bench:
         return result
 
     def compile(self, name: str, schedule: Schedule, **way: bool) -> None:
-        """Adds a schedule of ours; with the sequential one, others may fail, as without memory for all of them."""
+        """Adds a schedule of ours; if the sequential one is there, others may fail, for example for lack of memory."""
         with self.session.timed(f"compile {name}"):
             try:
                 compiled = self.cost.backend.compile(schedule, **way)
@@ -270,7 +270,7 @@ class _Bench:
                 self.missing[way] = said(error)
 
     def compare(self) -> None:
-        """All alternatives in turn, A B A B, with what else belongs to the record."""
+        """All alternatives interleaved, A B A B, with the rest of the record."""
         gpu, ours = self.session.gpu, self.ours
         before = gpu.clock()
         candidates = {name: Candidate(each.executor.time_launches) for name, each in ours.items()} | self.others
@@ -292,7 +292,7 @@ class _Bench:
 
 
 def latencies(found: Mapping[str, Measurement]) -> dict[str, Any]:
-    """Medians, all samples in a row and from an idle GPU, and how many times as fast as the sequential schedule."""
+    """Medians, all samples in a row and from an idle GPU, and speedups over the sequential schedule."""
     samples_us = {name: [round(sample, 2) for sample in each.samples_us] for name, each in found.items()}
     return {
         "median_us": {name: round(each.median_us, 2) for name, each in found.items()},
@@ -318,7 +318,7 @@ def open_onnxruntime(way: str, network: Network, gpu: AttachedGpu, precision: Pr
 
 
 def node_counts(graphs: Iterable[Any]) -> dict[str, int] | None:
-    """Nodes of CuPy's graphs by kind, and edges between them; None where there is no driver to ask."""
+    """Nodes of CuPy's graphs by kind, and edges between them; None without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -135,7 +135,7 @@ class _Counting:
 
 
 def _backend(model: Model, device: GpuDescription, precision: str, choose: str) -> CudaBackend:
-    """The model as it would be lowered, with the number of kernels in place of all latencies."""
+    """The backend of the model, with numbers of kernels in place of latencies."""
     gpu = gpu_of(device)
     computed, layout = preferred(precision, gpu)
     driver: Any = SimpleNamespace(gpu=gpu, l2_nbytes=0)
@@ -182,7 +182,7 @@ def _is_join(lowering: Lowering) -> Any:
 
 
 def edges(lowering: Lowering) -> int:
-    """Of the captured graph: a task follows the one before in its lane and those that it waits for, or a join alone."""
+    """Edges of the captured graph: a task follows the previous one in its lane and its waits, or only a join."""
     lanes, is_join = lowering.plan.lanes, _is_join(lowering)
 
     def before() -> Iterator[list[Any]]:
@@ -195,7 +195,7 @@ def edges(lowering: Lowering) -> int:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Tasks and what cuDNN adds, by network, state and variant of the timed choices where these differ."""
+    """Tasks and kernels added by cuDNN, by network, state, and variant of the timed choices if these differ."""
     columns = sorted({(row["gpu"], row["precision"]) for row in rows}, key=lambda each: (GPUS.index(each[0]), each[1]))
     cells: dict[tuple[int, str, str], dict[tuple[str, str], str]] = {}
     for row in rows:

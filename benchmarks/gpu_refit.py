@@ -80,7 +80,7 @@ def _of_model(model: Model) -> Iterator[str]:
 
 def _drawn(kind: str, rng: np.random.Generator) -> str:
     def power(low: int, high: int) -> int:
-        """About evenly spread on a logarithmic scale, a multiple of eight from 16 on."""
+        """Roughly uniform on a logarithmic scale; a multiple of eight from 16 on."""
         size = round(float(2 ** rng.uniform(np.log2(low), np.log2(high))))
         return size if size < 16 else size // 8 * 8
 
@@ -106,7 +106,7 @@ def _name(kind: str, *sizes: int) -> str:
 
 
 def model_of(names: Sequence[str]) -> Model:
-    """One model with an operator for each kernel, called as this, with inputs and weights of its own.
+    """One model with an operator for each kernel, with the name of the kernel and its own inputs and weights.
 
     In a model of this size, stages are measured with weights out of the cache, as in a large network.
     """
@@ -143,7 +143,7 @@ def _operands(kind: str, sizes: Sequence[int]) -> tuple[list[Sizes], list[Sizes]
 
 
 def kernels(session: Session) -> None:
-    """Latencies of one part of the kernels, each in a CUDA graph of many runs, with what the model is given."""
+    """Latencies of one part of the kernels, each in a CUDA graph of many runs, with the input of the model."""
     names = shapes()[session.case.part :: KERNEL_PARTS]
     model, gpu = model_of(names), session.gpu
     precision = precision_named(session.case.precision)
@@ -158,7 +158,7 @@ def kernels(session: Session) -> None:
 
 
 def refit(session: Session) -> None:
-    """The model's constants of this GPU, and its error on kernels that the fit has not seen, before and after."""
+    """The model's constants of this GPU, and its error on kernels outside of the fit, before and after."""
     session.wait()
     cases = known_results(session.folder / RESULTS)["cases"]
     found = [each["found"] for each in cases.values() if "measured" in (each["found"] or {})]

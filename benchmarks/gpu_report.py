@@ -49,10 +49,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def known_cases(path: Path) -> Cases:
-    """The entries of a results file, or of that in a folder; none where there is no file.
+    """The entries of a results file, or of that in a folder; none without a file.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file has other content.
     """
     file = path if path.suffix == ".json" else path / "results.json"
     try:
@@ -81,7 +81,7 @@ def found(cases: Cases, key: str = "") -> Mapping[str, Entry]:
 
 
 def environment_table(cases: Cases) -> Table:
-    """The self-test's line, what `iosched devices` says, and versions."""
+    """The self-test's line, the output of `iosched devices`, and versions."""
     rows = [["self-test", each["self-test"]] for each in found(cases, "self-test").values()]
     known = [next(iter(found(cases, key).values()), {}).get(key, {}) for key in ("devices", "about")]
     return ["what", "found"], [*rows, *(list(item) for each in known for item in each.items())]
@@ -118,7 +118,7 @@ def best_of(each: Entry) -> str:
 def summary_table(cases: Cases) -> Table:
     """Our fastest schedule of each network, against one operator after another and against PyTorch's CUDA graph.
 
-    Of several cases of a network, one that was searched to its end speaks for it.
+    Of several cases of a network, one with a complete search is used.
     """
     rows: dict[tuple[str, str], list[str]] = {}
     for _, each in sorted(measured(cases).items(), key=lambda item: not item[0].startswith("searched-")):
@@ -132,7 +132,7 @@ def summary_table(cases: Cases) -> Table:
 
 
 def alternatives_table(cases: Cases) -> Table:
-    """Every alternative of every case: kernels and nodes of ours, the speedup over sequential, what is missing."""
+    """Every alternative of every case: kernels and nodes of ours, speedup over sequential, missing ones."""
     rows = []
     for key, each in measured(cases).items():
         against = compared(each["samples_us"], BASE)
@@ -180,7 +180,7 @@ def stages_table(cases: Cases) -> Table:
 
 
 def refit_table(cases: Cases) -> Table:
-    """Errors of the analytic model on kernels that the fit has not seen, before and after, and the constants."""
+    """Errors of the analytic model on kernels outside of the fit, before and after, and the constants."""
     rows = []
     for each in found(cases, "mean_error").values():
         for name, row in each["mean_error"].items():
@@ -218,7 +218,7 @@ def _predicted_us(spec: GpuSpec, each: Entry) -> dict[str, float]:
 
 
 def missing_table(cases: Cases) -> Table:
-    """Cases that are not done, with why each of their attempts ended."""
+    """Cases that are not done, with the reason for the end of each attempt."""
     rows = [
         [key, entry["state"], str(entry["attempts"]), _reasons(entry)]
         for key, entry in cases.items()
@@ -240,7 +240,7 @@ SECTIONS: Mapping[str, Callable[[Cases], Table]] = {
 
 
 def case_row(key: str, entry: Entry) -> str:
-    """One line of one case: what was found so far, or why nothing was."""
+    """One line of one case: its results so far, or the reason for having none."""
     each, text = entry["found"] or {}, f"{key}: {entry['state']}"
     if entry["state"] != "done":
         return f"{text}, {_reasons(entry)}"

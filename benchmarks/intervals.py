@@ -44,7 +44,7 @@ from iosched.profiler.devices.analytic.uncertainty import (
 )
 
 LEAST = 5  # kernels of a series, below which their offset is not known
-SUMS, TERMS, SEED = 400, 30, 0  # sums that are drawn from each series, and kernels in each
+SUMS, TERMS, SEED = 400, 30, 0  # sums drawn from each series, and kernels in each
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Series:
 
 
 def short(rows: Sequence[Row]) -> Predicted:
-    """Kernels that the model says are short, as measured by DeepBench."""
+    """Kernels that are short by the model, as measured by DeepBench."""
     found = predict([row for row in rows if row.source == "deepbench" and row.precision == "fp32"])
     return _kept(found, found.predicted_us < SHORT_US)
 
 
 def seen(rows: Sequence[Row]) -> Predicted:
-    """Longer kernels of GPUs that were fitted to, of shapes that were not."""
+    """Longer kernels of fitted GPUs, of shapes outside of the fit."""
     return _long(predict([row for row in _unseen(rows) if measured_card(row.gpu) in GPUS]))
 
 
@@ -116,7 +116,7 @@ def spread(known: Sequence[Series]) -> Spread:
 
 
 def series_covered(known: Sequence[Series]) -> dict[str, dict[str, float]]:
-    """The part of kernels, and of sums of thirty, in intervals that are made from the other series of the kind."""
+    """The share of kernels, and of sums of thirty, in intervals made from the other series of the kind."""
     record = {}
     for each in known:
         others = [other for other in known if other.kind == each.kind and other is not each]
@@ -126,7 +126,7 @@ def series_covered(known: Sequence[Series]) -> dict[str, dict[str, float]]:
 
 
 def covered(part: Series, found: Spread) -> dict[str, float]:
-    """The part of kernels, and of sums of thirty, in intervals by these spreads."""
+    """The share of kernels, and of sums of thirty, in intervals by these spreads."""
     single = np.abs(part.off) <= NORMAL * deviation([ErrorShare("product", found, 1.0)])
     rng, hits = np.random.default_rng(SEED), []
     measured_us = part.predicted_us * np.exp(part.off)
@@ -144,7 +144,7 @@ def _unseen(rows: Sequence[Row]) -> list[Row]:
 
 
 def _long(found: Predicted) -> Predicted:
-    """Kernels that the model says are not short, without those of NeuSight's that are blurred by launches."""
+    """Kernels that are not short by the model, without those of NeuSight that are blurred by launches."""
     least_us = np.array([SHORT_US if row.source == "deepbench" else TRUSTED_US for row in found.rows])
     return _kept(found, (found.measured_us > 0) & (found.predicted_us >= least_us))
 
@@ -179,7 +179,7 @@ def _rounded(value: object) -> object:
 
 
 def mean_covered(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-    """Coverage by the mean of all series, each of which counts once."""
+    """Mean coverage over all series, each counted once."""
     found = [series for group in groups for series in group.values()]
     return {name: round(fmean(series[name] for series in found), 2) for name in ("single", "sums")}
 

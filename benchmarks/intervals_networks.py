@@ -48,7 +48,7 @@ NOTHING = Spreads(
     short=EXACT, short_by_networks=0.0, seen=EXACT, specified=EXACT, tensor_cores=1.0,
     launches={"streams": 0.0, "graph": 0.0}, side_by_side=0.0, gains=0.0,
 )  # fmt: skip
-"""As if everything were known."""
+"""Spreads of a model without any error."""
 
 Record = dict[str, object]
 Cells = Mapping[str, tuple[float, Interval]]
@@ -57,7 +57,7 @@ Cells = Mapping[str, tuple[float, Interval]]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A network under constants that were fitted to the others, with the schedules that these lead to."""
+    """A network under constants fitted to the others, with the resulting schedules."""
 
     name: str
     constants: LaunchConstants
@@ -92,7 +92,7 @@ def left_out(record: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[Le
 
 
 def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
-    """`known`, with what networks tell: of short kernels on their GPU, of launches one by one, and of stages."""
+    """`known`, with spreads from networks: of short kernels on their GPU, of single launches, and of stages."""
     one, two = replace(NOTHING, short_by_networks=1.0), replace(NOTHING, side_by_side=1.0)
     latencies = [(each.published_us("sequential"), each.latency_us("sequential", one)) for each in networks]
     speedups = [
@@ -112,7 +112,7 @@ def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
 
 
 def _deviation(found: Sequence[tuple[float, Interval]]) -> float:
-    """The standard deviation of an error, by what came of it and what comes of one of standard deviation 1."""
+    """The standard deviation of an error, from its effect and that of an error of standard deviation 1."""
     off = sum(log(published / known.value) ** 2 for published, known in found)
     unit = sum((log(known.high / known.value) / NORMAL) ** 2 for _, known in found)
     return sqrt(off / unit)
@@ -122,8 +122,8 @@ def _deviation(found: Sequence[tuple[float, Interval]]) -> float:
 def _gains() -> float:
     """The error that the logarithms of all gains share, by speed-ups on GPUs of no fit.
 
-    A series is what one source has measured. Where it does not name its GPU, the mean counts of those that it may have
-    been. It is not widened for as few series as there are: this would allow for losses instead of gains.
+    A series is the measurements of one source. If it does not name its GPU, the mean over the possible ones
+    counts. It is not widened for as few series as there are: this would allow for losses instead of gains.
     """
     unit = replace(NOTHING, gains=1.0)
     series: dict[str, list[float]] = {"IOS": [_off_by(FIGURE_4_5_MOST, _most_on_turing(unit))]}
@@ -179,7 +179,7 @@ def elsewhere_covered(known: Spreads) -> dict[str, Record]:
 
 
 def counted(cells: Cells) -> Record:
-    """Numbers of published values within their intervals, and in all."""
+    """Numbers of published values, within their intervals and in total."""
     return {
         "values": len(cells),
         "inside": sum(value in known for value, known in cells.values()),
@@ -290,7 +290,7 @@ def _named_speedups(spreads: Spreads) -> Found:
 
 
 def _graph_speedups(spreads: Spreads, of: Sequence[Published]) -> Iterator[tuple[Published, float, Interval]]:
-    """The speed-up by several streams, published and computed, on each GPU that it may have been measured on."""
+    """The speed-up by several streams, published and computed, on each GPU that it may be from."""
     for each, cost in _in_graphs(tuple(of)):
         for published in (*(one / several for one, several in each.pairs_ms if one is not None), *each.ratios):
             yield each, published, AnalyticUncertainty(cost, "graph", spreads).ratio(*_plain_and_best(cost))

@@ -24,7 +24,7 @@ SIZES = {
     "EfficientNetB0": 224, "DenseNet121": 224, "NASNetMobile": 224, "MobileNetV2": 224, "InceptionV3": 299,
     "Xception": 299, "InceptionResNetV2": 299,
 }  # fmt: skip
-"""For each network the rows of its images, which have as many columns."""
+"""The height of the square images of each network."""
 
 OPSET = 17
 
@@ -57,7 +57,7 @@ def export(name: str, path: Path) -> None:
 
 
 def _hold(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
-    """Makes initializers of inputs that have a value already, such as the mean of images that Keras subtracts."""
+    """Makes initializers of inputs with a constant value, such as the mean of images that Keras subtracts."""
     inputs = [value for value in proto.graph.input if value.name not in constants]
     used = {name for node in proto.graph.node for name in node.input}
     del proto.graph.input[:]

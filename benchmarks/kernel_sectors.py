@@ -57,9 +57,9 @@ class Case:
     """A kernel on tensors of some shapes.
 
     Attributes:
-        where: the network, or what resizes so.
-        uses: how many of the network's kernels are so.
-        constants: what it reads beside its first operand.
+        where: the network, or the models that resize so.
+        uses: number of such kernels in the network.
+        constants: its operands after the first one.
     """
 
     where: str
@@ -70,7 +70,7 @@ class Case:
     constants: Sequence[np.ndarray]
 
     def counts(self, layout: Layout) -> Mapping[str, int]:
-        """Of the blocks that were run, and `of_blocks`, how many the launch has."""
+        """Counts of the blocks that were run; `of_blocks` is the number in the launch."""
         constants = [weight(array) for array in self.constants]
         x, y = put(np.zeros(self.x, np.float32), layout=layout), blank(self.y, layout=layout)
         call = self.kernel.call([each.view for each in (x, *constants)], [y.view])

@@ -46,7 +46,7 @@ SIZES_US = (0.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, float("inf"))
 
 @dataclass(frozen=True)
 class Predicted:
-    """Rows, and what a model says of them, in the same order."""
+    """Rows, and the predictions of a model in the same order."""
 
     rows: Sequence[Row]
     predicted_us: Floats
@@ -57,7 +57,7 @@ class Predicted:
         return np.array([row.measured_us for row in self.rows])
 
     def where(self, condition: Callable[[Row], bool]) -> Predicted:
-        """The rows of which `condition` holds."""
+        """The rows for which `condition` holds."""
         kept = [index for index, row in enumerate(self.rows) if condition(row)]
         return Predicted([self.rows[index] for index in kept], self.predicted_us[kept])
 
@@ -96,7 +96,7 @@ def agreement(found: Predicted) -> dict[str, float]:
 
 
 def spearman(one: Floats, two: Floats) -> float:
-    """The correlation of ranks; not defined, and 1 here, where all values of one are equal."""
+    """The correlation of ranks; undefined if all values of one are equal, and 1 here."""
     if min(len(set(one)), len(set(two))) < 2:
         return 1.0
     return float(np.corrcoef(_ranks(one), _ranks(two))[0, 1])
@@ -115,7 +115,7 @@ def _rounded(value: float | np.floating) -> float:
 
 
 def family(row: Row) -> str:
-    """The operators that are one in the tables."""
+    """The operators that the tables combine."""
     kinds = {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}
     return kinds.get(row.operator, "elementwise")
 
@@ -136,7 +136,7 @@ def is_trusted(row: Row) -> bool:
 
 
 def tables(found: Predicted) -> dict[str, object]:
-    """All that the results file says of the test rows."""
+    """All tables of the results file on the test rows."""
     test = found.where(lambda row: row.measured_us > 0 and was_unseen(row))
     long = test.where(is_trusted)
     mid = test.where(lambda row: SHORTEST_US < row.measured_us <= TRUSTED_US)
@@ -154,7 +154,7 @@ def tables(found: Predicted) -> dict[str, object]:
 
 
 def _spread(found: Predicted) -> dict[str, dict[str, list[float]]]:
-    """Quantiles of measured over predicted latencies by kind and predicted size: what intervals can be made of.
+    """Quantiles of measured over predicted latencies by kind and predicted size, the basis of intervals.
 
     Of kernels that are predicted to be short only DeepBench's count, since launches blur NeuSight's.
     """
@@ -174,7 +174,7 @@ def _spread(found: Predicted) -> dict[str, dict[str, list[float]]]:
 
 
 def _by(found: Predicted, source: str, kind: Callable[[Row], str]) -> dict[str, dict[str, float]]:
-    """Agreement by GPU, precision, family of operators and `kind`; single rows say nothing and are left out."""
+    """Agreement by GPU, precision, family of operators and `kind`; groups of a single row are left out."""
 
     def name(row: Row) -> str:
         return ", ".join(part for part in (row.gpu, row.precision, family(row), kind(row)) if part)

@@ -48,7 +48,7 @@ START = KernelConstants(
     transform_weights=3.0, start_us=3.0, fma_pj=17.0, load_pj=60.0, convolution_energy=1.0, tensor_fma=1.3,
     tensor_edge=2.0, tensor_energy=0.25,
 )  # fmt: skip
-"""Where every fit starts: guesses. The energies of large tiles are those of a V100: 300 W for 15.7 TFLOPS."""
+"""Initial values of every fit: guesses. The energies of large tiles are those of a V100: 300 W for 15.7 TFLOPS."""
 TENSOR = ("tensor_fma", "tensor_edge", "tensor_energy")
 SHARED = tuple(field.name for field in fields(KernelConstants) if field.name not in TENSOR)
 FREEDOM = 0.5  # standard deviation of a constant's logarithm around its start
@@ -61,7 +61,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Fitted:
-    """Everything that a fit determines."""
+    """All parameters of a fit."""
 
     constants: KernelConstants
     attained: Mapping[str, MeasuredFractions]
@@ -82,7 +82,7 @@ class Fitted:
 
 
 def sample(rows: Sequence[Row], gpus: Sequence[str]) -> list[Row]:
-    """As many fit rows of each GPU and kind, at random."""
+    """A random sample of fit rows, equally many of each GPU and kind."""
     rng, chosen = np.random.default_rng(SEED), []
     for gpu in gpus:
         for kind in ("convolution", "product"):
@@ -108,7 +108,7 @@ def bandwidths(rows: Sequence[Row], gpus: Sequence[str] = GPUS) -> dict[str, Mea
 
 
 def descend(start: Fitted, names: Sequence[str], rows: Sequence[Row], *, quiet: bool = False) -> Fitted:
-    """Moves the constants `names` until that helps no more."""
+    """Moves the constants `names` until the residuals stop decreasing."""
     measured = np.log([row.measured_us for row in rows])
     freedom = np.array([FREEDOMS.get(name.split()[0], FREEDOM) for name in names])
 
@@ -185,7 +185,7 @@ def left_out(rows: Sequence[Row], known: Mapping[str, MeasuredFractions]) -> dic
 
 @contextmanager
 def without_tiles_of(gpu: str) -> Iterator[None]:
-    """Products of the GPU's generation may take any tile, as if nobody had seen which ones its libraries have."""
+    """Products of the GPU's generation may use any tile, as if those of its libraries were unknown."""
     generation = gpu_spec(gpu).capability // 10
 
     def unseen(use: Use | None, capability: float) -> Sequence[Tile]:
@@ -208,7 +208,7 @@ def rounded(found: Fitted) -> dict[str, object]:
 
 
 def main() -> None:
-    """Prints the fitted constants, and how well GPUs are predicted that were left out."""
+    """Prints the fitted constants, and the errors for GPUs outside of the fit."""
     arguments = read_options(__file__, data={"type": Path, "required": True}, output=Path, only_all=False)
     rows = read(arguments.data)
     known = bandwidths(for_fit(rows))

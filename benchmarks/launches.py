@@ -45,10 +45,10 @@ class Published:
     """Latencies of a network in a CUDA graph, measured by others.
 
     Attributes:
-        pairs_ms: each with all kernels in one stream, None if that was not measured, and in several.
+        pairs_ms: latency with all kernels in one stream, None if not measured, and in several.
         ratios: published speedups of several streams over one, without latencies.
-        targets: GPUs of the model's table, and precisions, that it may have been.
-        source: who published it, and where.
+        targets: GPUs of the model's table, and precisions, that it may be from.
+        source: the publication.
     """
 
     network: str
@@ -100,7 +100,7 @@ class Networks:
         return load_model(self.files[name], name=name, batch_size=batch).graph
 
     def described(self) -> Record:
-        """Properties by which the files' networks differ from others of their names; weights make no difference."""
+        """Properties that distinguish the files' networks from others of the same name; weights do not matter."""
         models = {name: load_model(path, name=name, batch_size=1) for name, path in self.files.items()}
         return {
             name: {"operators": len(model.graph.operators), "structure": model.structure.digest}
@@ -109,7 +109,7 @@ class Networks:
 
 
 def in_graphs(networks: Networks) -> list[Record]:
-    """Everything published, and the model in the range of what a node of a graph takes."""
+    """All published latencies, and the model for the range of node overheads."""
     return [
         {
             "network": each.network,
@@ -132,7 +132,7 @@ def in_graphs(networks: Networks) -> list[Record]:
 def predicted(
     graph: ComputationGraph, device: str, precision: PrecisionName, launches: LaunchConstants
 ) -> dict[str, float]:
-    """Milliseconds of the baselines and the schedule found, and how many times as fast as sequential they are."""
+    """Milliseconds of the baselines and the schedule found, and speedups over sequential."""
     cost = AnalyticCost(graph, gpu_spec(device), precision, launches=launches)
     schedules = {"greedy": greedy(graph), "found": search(graph, cost).schedule}
     plain = _ms(cost, sequential(graph))
@@ -205,7 +205,7 @@ def _published(each: Record) -> str:
 
 
 def _ranges(each: Record) -> list[str]:
-    """The latencies of the schedules at a node of the usual length, those of the ends of its range in brackets."""
+    """Latencies of the schedules for the usual node overhead, with the ends of its range in brackets."""
     least, usual, most = (each[f"node of {node_us:g} us"] for node_us in NODES_US)
     cells = []
     for name in ("sequential", "greedy", "found"):
@@ -228,7 +228,7 @@ def named_file(text: str) -> tuple[str, Path]:
 
 
 def main() -> None:
-    """Prints and writes what benchmarks/reports/analytic-evidence.md says of launches."""
+    """Prints and writes the launch results of benchmarks/reports/analytic-evidence.md."""
     arguments = read_options(__file__, model={"type": named_file, "action": "append", "default": []}, output=Path)
     networks = Networks(dict(arguments.model))
     record: Record = {"models": networks.described(), "in_graphs": in_graphs(networks)}

@@ -24,31 +24,31 @@ from numpy.typing import NDArray
 from iosched.profiler.devices.analytic.kernels import ConvolutionGeometry, Kernel, Product, Stream
 from iosched.scheduler.precision import PrecisionName
 
-GPUS = {  # as the files call them
+GPUS = {  # names in the files
     "V100-PCIE-32GB": "v100pcie", "T4": "t4", "P100-PCIE-16GB": "p100pcie", "P100": "p100pcie", "TitanXp": "titanxp",
     "A100-PCIE-40GB": "a100pcie40", "A100-PCIE-80GB": "a100pcie80",
 }  # fmt: skip
 TENSORS = {"add": 3, "mul": 3, "relu": 2}  # that an elementwise operator reads and writes
 SPLIT_SEED = "iosched"
 TEST_PART = 0.3  # of the shapes
-ITEM = 4  # bytes of a value; what is stored in half as many is the model's affair
+ITEM = 4  # bytes of a value; the model handles half precision
 
 Fields = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured kernel, or the few that one call of a library runs.
+    """One measured kernel, or the few of one library call.
 
     Attributes:
         source: "neusight" or "deepbench".
         gpu: key of the GPU's specification.
         operator: "conv", "linear", "bmm", "gemm", "add", "mul" or "relu".
-        algorithm: what the library chose: "winograd" (in tiles), "winograd nonfused", "direct" (any other
-            convolution), the tile of a product as "128x64", or nothing where that is not known.
-        shape: the numbers that describe it, of which the split between fit and test is made.
+        algorithm: the choice of the library: "winograd" (in tiles), "winograd nonfused", "direct" (any other
+            convolution), the tile of a product as "128x64", or nothing if unknown.
+        shape: its sizes, which determine the split between fit and test.
         measured_us: its latency without the host's launch.
-        kernel: what the model is given.
+        kernel: the input of the model.
     """
 
     source: str
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def is_test(self) -> bool:
-        """Whether the row's shape is kept from every fit. A shape is on the same side on all GPUs."""
+        """Whether the row's shape is excluded from every fit. A shape is on the same side on all GPUs."""
         return _hashed(self.operator, self.shape) < TEST_PART
 
 
@@ -81,7 +81,7 @@ def _without_launch(rows: Sequence[Row]) -> Iterator[Row]:
 
     For products and elementwise operators it is flat. For convolutions it rises by 0.3 (V100), 0.4 (T4) and 0.7 ms
     (P100) from the first row to the last, for small and large kernels alike, though shapes come in random order:
-    whatever measured them took longer with every row. No larger convex function leaves all latencies positive.
+    the measuring program took longer with every row. No larger convex function leaves all latencies positive.
     """
     series: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -93,7 +93,7 @@ def _without_launch(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _lower_hull(values: Sequence[float]) -> NDArray[np.float64]:
-    """The largest convex function of the position that is nowhere above `values` (Andrew's monotone chain)."""
+    """The largest convex function of the position that never exceeds `values` (Andrew's monotone chain)."""
     hull: list[int] = []
     for index, value in enumerate(values):
         while len(hull) > 1:
@@ -138,7 +138,7 @@ def _convolutions(folder: Path) -> Iterator[Row]:
 
 def _products(folder: Path) -> Iterator[Row]:
     for fields in _neusight_fields(folder, "matmul"):
-        # The files' columns are (m, n) times (n, k): the grids say that k columns are made.
+        # The files' columns are (m, n) times (n, k): the grids show that k columns are computed.
         count, rows, inner, columns = _integers(fields, "batch", "m", "n", "k")
         tile = next((part for part in fields["main_kernel"].split("_") if "x" in part and part[0].isdigit()), "")
         shape = count, rows, inner, columns

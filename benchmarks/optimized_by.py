@@ -69,7 +69,7 @@ def _key(call: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def called(command: str, source: str, load: str) -> dict[str, Any]:
-    """JSON output of one call of `optimize`, and its seconds from beginning to end."""
+    """JSON output of one call of `optimize`, and its total seconds."""
     with TemporaryDirectory() as name, loaded(load):
         folder = Path(name)
         model = cpu_model(source)
@@ -102,7 +102,7 @@ def loaded(load: str) -> Iterator[None]:
 
 
 def table(calls: Sequence[Mapping[str, Any]], version: str) -> Table:
-    """A row of the report for each network and load that has one call."""
+    """A row of the report for each network and load with a call."""
     once = {_key(each): each for each in calls if each["load"] != "half"}
     headers = ["network", "s", "measurements", "ships", "verdict", "best of ours over the faster runtime"]
     return [*headers, "predicted / measured"], [_row(each) for key, each in once.items() if key[2:] == (0, version)]

@@ -1,4 +1,4 @@
-"""Tables and figures of the papers under the analytic model, where no other script has them.
+"""Tables and figures of the papers under the analytic model that no other script has.
 
     python benchmarks/papers.py -o benchmarks/results/papers.json     # some minutes; measures nothing
 
@@ -48,14 +48,14 @@ class Traffic:
 
 
 def traffic(graph: ComputationGraph, schedule: Schedule) -> Traffic:
-    """Counts for `schedule`; what runs for an operator is what the analytic model takes it to be."""
+    """Counts for `schedule`; each operator runs the kernels that the analytic model assumes."""
     stages = list(schedule.stages)
     kernels = [kernel for stage in stages for kernel in _kernels(graph, stage)]
     return Traffic(len(kernels), sum(map(_multiply_adds, kernels)), sum(_read_nbytes(graph, stage) for stage in stages))
 
 
 def is_merged(stage: Stage) -> bool:
-    """Whether one kernel stands for several operators."""
+    """Whether one kernel computes several operators."""
     return stage.strategy is Strategy.MERGE and len(stage.groups) > 1
 
 
@@ -101,8 +101,8 @@ LETTERS = {
     "g": "branch3x3dbl_a/conv1_1x3", "b": "branch3x3/conv1_1x1", "h": "branch3x3_b/conv1_3x1",
     "i": "branch3x3_a/conv1_1x3", "P": "branch_pool/pool", "d": "branch_pool/conv_1x1", "e": "branch1x1/conv1_1x1",
 }  # fmt: skip
-# The schedules as published: stages from the first to the last, a group a word, + between what is merged. The
-# concatenation is a stage of its own at the end.
+# The schedules as published: stages from the first to the last, a word per group, + between merged ones. The
+# concatenation is a separate stage at the end.
 PUBLISHED: dict[str, tuple[str, ...]] = {
     "batch 1": ("ac b Pd e", "f g h i"),
     "batch 32": ("P", "a bi d e", "c h", "f+g"),
@@ -205,7 +205,7 @@ def chains(lengths: Sequence[int]) -> Record:
 
 
 def counts(network: str) -> Record:
-    """Table 3.1: the largest block, without pruning, with the endings that were counted there and with all."""
+    """Table 3.1: the largest block, without pruning, with the endings counted there and with all."""
     graph = graph_of(network)
     sized = [part.operators for part in partition(graph) if len(part.operators) == TABLE_3_1[network]]
     states = [found.states for found in count_blocks(graph, sized, Pruning(1, 1))]
@@ -252,7 +252,7 @@ def four() -> Record:
 
 
 def words(stage: Stage) -> str:
-    """Groups of a stage, + between what is merged."""
+    """Groups of a stage, + between merged operators."""
     return ("+" if is_merged(stage) else ", ").join(" ".join(group) for group in stage.groups)
 
 
@@ -285,7 +285,7 @@ def five_schedules(network: str, device: str) -> dict[str, float]:
 
 
 def matrix_us(devices: Sequence[str], batch_sizes: Sequence[int], strategy: SearchStrategy) -> Record:
-    """The thesis's table 4.2, and DOS's tables 1 and 2: latencies of Inception V3 as run on, and as scheduled for."""
+    """The thesis's table 4.2, and DOS's tables 1 and 2: Inception V3 by where it runs and where it was searched."""
     proto = zoo.build("inception_v3").SerializeToString()
     batches = [(size, load_model(proto, batch_size=size)) for size in batch_sizes]
     settings = MatrixSettings(tuple(devices), strategy=strategy, launch="streams", gap_percent=0, resume=False)
@@ -294,7 +294,7 @@ def matrix_us(devices: Sequence[str], batch_sizes: Sequence[int], strategy: Sear
 
 
 def dos(network: str) -> Record:
-    """DOS's table 5, and its latencies beside those of IOS."""
+    """DOS's table 5, and its latencies alongside those of IOS."""
     graph, cost = graph_of(network), cost_of(network, STREAM_LAUNCHES)
     ways = {
         "sequential": sequential(graph),

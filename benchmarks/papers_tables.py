@@ -22,7 +22,7 @@ Row = Sequence[object]
 FILE = "batching-paper"
 POLICIES = ("serial", "fcfs", "greedy", "dpbat")
 RETIARII = {"12": 1.76, "192": 3.08}
-"""Speedup of these numbers of models over the most that fit concurrently, which were 12: figure 14."""
+"""Speedup of these numbers of models over the 12 that fit concurrently: figure 14."""
 WORDS = {"sampled": "sampled", "same": "one architecture", "frozen": "frozen weights"}
 
 Batch = dict[str, dict[str, Any]]
@@ -128,7 +128,7 @@ def figure_4_6() -> Table:
 
 
 def cross(name: str, printed: Mapping[tuple[object, object], float]) -> Table:
-    """A cross table beside the published one."""
+    """A cross table alongside the published one."""
     names, latency_us = results("papers")["matrices"][name].values()
     rows = []
     for run, executed in enumerate(names):
@@ -262,7 +262,7 @@ def eanas_table_5() -> Table:
 
 
 def settings(alike: str) -> dict[str, list[Batch]]:
-    """By device, number together and size all batches of networks that are so alike."""
+    """Batches of networks with this similarity, by device, number and image size."""
     found: dict[str, list[Batch]] = {}
     for name, batch in results(FILE)["batches"].items():
         setting = name.partition(", ")[2]
@@ -317,7 +317,7 @@ def dpbat_types() -> Table:
 
 
 def over_packed() -> dict[str, float]:
-    """By how many networks have weights in common: how many times as fast DPBat's plan is as all side by side."""
+    """Speedup of DPBat's plan over concurrent networks, by the number of networks with common weights."""
     found = {count_of(setting): batch for setting, (batch,) in settings("frozen").items()}
     return {count: packed_us([batch]) / latency_us([batch], "dpbat") for count, batch in found.items()}
 
@@ -328,7 +328,7 @@ def count_of(setting: str) -> str:
 
 
 def frozen_models() -> Table:
-    """Networks of which most weights are equal: how many times as fast as without batching, and what weights take."""
+    """Networks with mostly equal weights: speedup over no batching, and bytes of weights."""
     rows = []
     times = over_packed()
     for setting, (batch,) in settings("frozen").items():
@@ -343,7 +343,7 @@ def frozen_models() -> Table:
 
 
 def heads() -> Table:
-    """Heads on one backbone: milliseconds of each row, and how many times as fast as the better rival what ships is."""
+    """Heads on one backbone: milliseconds of each row, and speedup of the shipped one over the better baseline."""
     rows = []
     for setting, batches in settings("heads").items():
         us = batches[0]["rows"]["latency_us"]
@@ -355,7 +355,7 @@ def heads() -> Table:
 
 @cache
 def derived() -> dict[str, object]:
-    """Numbers that stand in the page's sentences and in no results file as they are."""
+    """Numbers in the page's sentences that are not in a results file as they are."""
     ours = results("papers")
     speedups = {row["batch_size"]: row["sequential_us"] / row["both_us"] for row in results("ablation-batch")["rows"]}
     stages = ours["last_block"]["stages_of_blocks"]
@@ -409,7 +409,7 @@ def span(values: Iterable[float]) -> dict[str, float]:
 
 
 def lost(latency_us: Sequence[Sequence[float]]) -> list[float]:
-    """The part that every foreign schedule of a cross table takes longer."""
+    """The relative loss of each foreign schedule in a cross table."""
     return [us / row[run] - 1 for run, row in enumerate(latency_us) for made, us in enumerate(row) if run != made]
 
 

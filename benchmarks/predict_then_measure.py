@@ -41,7 +41,7 @@ from iosched.profiler.measuring.interleaved_models import Budget
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.inputs import random_inputs
 
-MAX_SECONDS = 300.0  # that the schedules of a model are run in turn
+MAX_SECONDS = 300.0  # for the interleaved runs of the schedules of a model
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def observed(name: str, options: Namespace) -> dict[str, Any]:
-    """All pairs of searches of one model, and the latencies of all schedules in turn."""
+    """All pairs of searches of one model, and interleaved latencies of all schedules."""
     model = cpu_model(name)
     found: dict[str, tuple[Searched, Schedule]] = {}
     with ExitStack() as open_things:
@@ -107,7 +107,7 @@ def _searched(model: Model, gap: float, lender: OpenOnCpu, open_things: ExitStac
 
 
 def pair_ratios(call: Mapping[str, Any]) -> list[float]:
-    """For each pair, how many times as fast the schedule of the predicting search is: the median over rounds."""
+    """For each pair, the speedup of the predicting search's schedule: the median over rounds."""
     samples = call["samples_us"]
     pairs = [(samples[f"{pair} plain"], samples[f"{pair} predicts"]) for pair in range(call["pairs"])]
     return [median(a / b for a, b in zip(plain, predicts, strict=True)) for plain, predicts in pairs]

@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def observed(seed: int, rounds: int) -> list[dict[str, object]]:
-    """The schedule found and the sequential one of one network: what was predicted, and what it took."""
+    """The schedule found and the sequential one of one network: predicted and measured latencies."""
     model = load_model(small_network(seed), name=f"small{seed}")
     with open_on_cpu(model) as there:
         result = search(there.graph, there.cost, effort=there.effort)
@@ -80,7 +80,7 @@ def observed(seed: int, rounds: int) -> list[dict[str, object]]:
 
 
 def small_network(seed: int) -> bytes:
-    """A random network as Pelee has them: a stem, and groups of two-way dense layers with transitions between them."""
+    """A random network like Pelee: a stem, and groups of two-way dense layers with transitions between them."""
     draw = random.Random(seed)
     net = Network(f"small{seed}")
     x = net.conv(net.input(3, SIZE), draw.choice((16, 24, 32)), 3, "stem", stride=2, padding=1)
@@ -106,7 +106,7 @@ def _two_ways(net: Network, x: Value, growth: int, bottleneck: int, name: str) -
 
 
 def ratios(one: dict[str, object]) -> tuple[float, float, float]:
-    """Predicted over measured: as said, at the speed beside the wholes, and over the first run after a rest."""
+    """Predicted over measured: as reported, at the speed of the whole runs, and over the first run after idle."""
     predicted, measured, slowness = (float(str(one[key])) for key in ("predicted_us", "measured_us", "slowness"))
     rested = median(one["rested_us"])  # type: ignore[call-overload]
     return predicted / measured, predicted * slowness / measured, predicted * slowness / rested

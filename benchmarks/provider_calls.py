@@ -107,7 +107,7 @@ def alternatives(stack: ExitStack, path: Path, lanes: int, feed: Arrays, pin: st
 
 @contextmanager
 def by_c(path: Path, n_pinned: int, feed: Arrays, outputs: Arrays) -> Iterator[Call]:
-    """A run of the C interface, on arrays that stay where they are."""
+    """A run of the C interface, on arrays at fixed addresses."""
     library = compiled()
     assert library is not None
     cpus = (ctypes.c_int32 * n_pinned)(*range(n_pinned))

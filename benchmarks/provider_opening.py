@@ -39,7 +39,7 @@ def main(task: str, *words: str) -> None:
 
 
 def scheduled(model: iosched.Model, path: Path) -> None:
-    """Writes a model with its greedy schedule, as if `optimize` had found that."""
+    """Writes a model with its greedy schedule, as if found by `optimize`."""
     about = (
         model.name,
         model.digest,
@@ -107,7 +107,7 @@ def stderr_lines() -> Iterator[list[str]]:
 
 
 def open_network(network: str, folder: str, lanes: str, rounds: str) -> dict[str, Any]:
-    """Who runs an exported network, its outputs compared, and how long it takes to open."""
+    """Providers that run an exported network, comparison of its outputs, and opening times."""
     source, path = exported(read(build(network)), Path(folder), int(lanes))
     feed = random_inputs(iosched.load_model(path).graph.inputs)
     runs = {way: run_by(path, way, feed) for way in ("devices", "providers", "plain")}
@@ -122,7 +122,7 @@ def open_network(network: str, folder: str, lanes: str, rounds: str) -> dict[str
     }
     return {
         "run_by": {way: found for way, (found, _, _) in runs.items()},
-        "warnings": {way: told(lines, Path(folder)) for way, (_, _, lines) in runs.items() if lines},
+        "warnings": {way: texts_of(lines, Path(folder)) for way, (_, _, lines) in runs.items() if lines},
         "equal_to_own": all(map(np.array_equal, runs["devices"][1], own)),
         "equal_to_onnxruntime": all(map(np.array_equal, runs["devices"][1], plain)),
         "relative_error": max(map(relative_error, runs["devices"][1], plain)),
@@ -139,7 +139,7 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def opening_ms(openers: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds until each is open, interleaved, without the first round."""
+    """Opening times in milliseconds, interleaved, without the first round."""
     found: dict[str, list[float]] = {name: [] for name in openers}
     for number in range(rounds + 1):
         for name, opener in openers.items():
@@ -153,7 +153,7 @@ def opening_ms(openers: Mapping[str, Callable[[], Any]], rounds: int) -> dict[st
 
 
 def decline(folder: str, is_changed: str) -> dict[str, Any]:
-    """Who runs a model whose plan does not fit, and the warnings."""
+    """Providers that run a model whose plan does not match, and the warnings."""
     (path,) = (each for each in Path(folder).glob("*.onnx") if ".iosched" not in each.name)
     proto = onnx.load(path)
     if int(is_changed):
@@ -166,17 +166,17 @@ def decline(folder: str, is_changed: str) -> dict[str, Any]:
     by, outputs, lines = run_by(path, "devices", feed)
     plain = run_by(path, "plain", feed)[1]
     equal = all(map(np.array_equal, outputs, plain))
-    return {"run_by": by, "warnings": told(lines, Path(folder)), "equal_to_onnxruntime": equal}
+    return {"run_by": by, "warnings": texts_of(lines, Path(folder)), "equal_to_onnxruntime": equal}
 
 
-def told(lines: Sequence[str], folder: Path) -> list[str]:
-    """The texts of warnings, without times and places."""
+def texts_of(lines: Sequence[str], folder: Path) -> list[str]:
+    """The texts of warnings, without times and paths."""
     texts = [line.split("iosched] ")[-1].replace(f"{folder}/", "").removesuffix("\033[m") for line in lines]
     return [text.split("UserWarning: ")[-1] for text in texts]
 
 
 def loop(folder: str) -> dict[str, Any]:
-    """A model with a subgraph: who runs it, or why it is not exported."""
+    """A model with a subgraph: the providers that run it, or why it is not exported."""
     info = helper.make_tensor_value_info
     floats = info("v", TensorProto.FLOAT, [4])
     body = helper.make_graph(
@@ -196,11 +196,11 @@ def loop(folder: str) -> dict[str, Any]:
     except IoschedError as error:
         return {"not_exported": str(error)}
     by, (outputs,), lines = run_by(path, "devices", {"x": np.zeros(4, np.float32)})
-    return {"run_by": by, "warnings": told(lines, Path(folder)), "is_right": outputs.tolist() == [3.0] * 4}
+    return {"run_by": by, "warnings": texts_of(lines, Path(folder)), "is_right": outputs.tolist() == [3.0] * 4}
 
 
 def about() -> dict[str, Any]:
-    """The processor, as Python sees it, and onnxruntime's version."""
+    """The processor, as reported by Python, and onnxruntime's version."""
     return {"architecture": platform.machine(), "onnxruntime": onnxruntime.__version__}
 
 

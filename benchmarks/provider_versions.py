@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Who ran the networks, and the milliseconds until SqueezeNet was open."""
+    """Providers that ran the networks, and milliseconds to open SqueezeNet."""
     headers = ["onnxruntime", "networks", "add_provider_for_devices", "providers=[...]", "bits", "error", *WAYS]
     return headers, [_row(version, each["networks"]) for version, each in found.items()]
 
@@ -112,7 +112,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def declined(python: Path, version: str, others: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Models whose plans do not fit, by the reason."""
+    """Models whose plans do not match, by the reason."""
     cases = {"a changed weight": folder / version / DECLINED}
     cases |= {f"a plan of {other}": folder / other / DECLINED for other in others}
     return {name: child(python, "declined", str(place), str(int("weight" in name))) for name, place in cases.items()}

@@ -1,4 +1,4 @@
-"""Numbers that the papers print, milliseconds where nothing else is said.
+"""Numbers that the papers print, milliseconds unless stated otherwise.
 
 Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, the thesis behind it, whose tables and
 figures are named here, and the logs in the authors' repository: cuDNN 7.6, fp32, a V100 at 1530 MHz or a K80. DOS is
@@ -58,10 +58,10 @@ STAGES_OF_BLOCKS = {  # the schedule files behind figure 4.7
     "batch 128": (4, 2, 3, 2, 3, 3, 4, 4, 3, 3, 3, 5, 1),
     "K80": (5, 3, 3, 3, 3, 5, 5, 5, 3, 3, 4, 3, 1),
 }
-FIGURE_4_5_MOST = 1.5  # RTX 2080 Ti, by the text: times as fast as sequential, the most of the four networks
+FIGURE_4_5_MOST = 1.5  # RTX 2080 Ti, from the text: largest speedup over sequential of the four networks
 FIGURE_4_10_MS = {"inception_v3": 4.95, "randwire": 5.26, "nasnet_a": 14.67, "squeezenet": 0.75}  # TVM-AutoTune, log
 
-DOS_TABLE_1_MS = (  # Inception V3: rows run on, columns made for
+DOS_TABLE_1_MS = (  # Inception V3: rows are run on, columns are optimized for
     ("titanxp", (6.01, 6.27, 6.27)), ("v100", (4.86, 4.65, 5.08)), ("rtx2080ti", (4.33, 4.43, 4.09)),
 )  # fmt: skip
 DOS_TABLE_2_MS = ((1, (4.66, 4.73, 5.09)), (8, (10.98, 10.55, 10.96)), (16, (17.43, 16.94, 16.56)))

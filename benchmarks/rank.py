@@ -55,10 +55,10 @@ from iosched.runtime.inputs import random_inputs
 Variant = Mapping[str, Any]
 LEAST_VARIANT_S, LEAST_PASS_S = 35.0, 8.0
 PASS_ROUNDS = 3
-FOR_NEW = 0.6  # of the time of a call, for networks that were not optimized yet
+FOR_NEW = 0.6  # share of a call's time for networks that are not optimized yet
 RESAMPLES = 2000
 LEVEL = 0.95
-AT_A_TIME = 20  # networks in a row of the table of seconds
+AT_A_TIME = 20  # networks per row of the table of seconds
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> None:
     bench = Bench(options.size, OptimizeSettings("cpu", options.threads, profile_db=options.work / "profile.sqlite"))
 
     def taken(seeds: Sequence[int], share: float, least_s: float) -> None:
-        """Measures these networks until that share of the time is over."""
+        """Measures these networks for that share of the time."""
         for seed in seeds:
             if started + share * 60 * options.minutes - time.monotonic() < least_s:
                 print(f"time is up before {title(seed)}; call again to go on", file=sys.stderr)
@@ -99,7 +99,7 @@ def missing(variants: Mapping[str, Variant], count: int) -> list[int]:
 
 
 def passes_left(variants: Mapping[str, Variant], passes: int) -> list[int]:
-    """The networks in the order in which they are measured again, each as often as it has fewer passes than that."""
+    """The networks in the order of further passes, each as often as it has fewer than that number."""
     seeds = [int(name.removeprefix(title(0)[:-1])) for name in variants]
     done = {seed: len(variants[title(seed)]["passes"]) for seed in seeds}
     return [seed for number in range(passes) for seed in seeds if done[seed] <= number]
@@ -140,7 +140,7 @@ class Bench:
         }
 
     def passed(self, seed: int, before: Variant) -> Variant:
-        """The same with one more pass: what ships, and one operator after another, in turn with the yardstick."""
+        """The same with one more pass: shipped plan, sequential schedule and calibration kernel, interleaved."""
         model, settings = self.model(seed), self.settings
         path = self.document_path(seed)
         document = ScheduleDocument.from_json(path.read_text()) if path.exists() else optimize(model, settings).document
@@ -168,7 +168,7 @@ class Bench:
 
 
 def rounded(samples_us: Sequence[float]) -> list[float]:
-    """Samples without the digits that nobody needs."""
+    """Samples without insignificant digits."""
     return [round(us, 2) for us in samples_us]
 
 
@@ -180,30 +180,30 @@ def newest(settings: OptimizeSettings) -> WholeRow:
 
 
 def shipped_us(one: Variant) -> float:
-    """The latency of what ships, at the speed of the machine's first measurements."""
+    """The latency of the shipped plan, at the speed of the machine's first measurements."""
     return steadied_us(one, "shipped")
 
 
 def steadied_us(one: Variant, name: str, passes: slice = slice(None)) -> float:
-    """The median over the passes of what was measured in each over what the yardstick took beside it."""
+    """The median over the passes of the latency over that of the calibration kernel."""
     taken = one["passes"][passes]
     return float(median(each["reference_us"] * median(each[name]) / median(each[YARDSTICK]) for each in taken))
 
 
 def halves(variants: Sequence[Variant]) -> tuple[list[float], list[float]]:
-    """The truth twice, by passes that have none in common: no order can be expected to agree better with either."""
+    """The true latencies from two disjoint sets of passes; no order can agree better with either."""
     some = [one for one in variants if len(one["passes"]) > 1]
     first, second = ([steadied_us(one, "shipped", slice(start, None, 2)) for one in some] for start in (0, 1))
     return first, second
 
 
 def first_us(one: Variant) -> float:
-    """The latency of what ships as `optimize` measured it, at the speed that the machine had just then."""
+    """The latency of the shipped plan as measured by `optimize`, at the speed of the machine at that time."""
     return float(median(one["samples_us"][one["shipped"].replace("iosched", "measured")]))
 
 
 def anchored_us(one: Variant) -> float:
-    """The sequential latency of the whole model, times what the sums say that a schedule gains."""
+    """The sequential latency of the whole model, times the gain of the schedule by sums."""
     return steadied_us(one, "sequential") * float(one["sum_us"]) / float(one["sequential_sum_us"])
 
 
@@ -240,7 +240,7 @@ def orders_table(every: Mapping[str, Variant]) -> Table:
 
 
 def by_stages(variants: Sequence[Variant]) -> Mapping[str, Sequence[Variant]]:
-    """The networks whose schedules are one stage, which a session over all cores is, and the others."""
+    """The networks whose schedules are one stage, a session over all cores, and the others."""
     one, several = ([one for one in variants if (one["stages"] > 1) is many] for many in (False, True))
     return {text: some for text, some in (("one stage", one), ("several", several)) if some}
 
@@ -256,13 +256,13 @@ def ends_text(low: float, high: float) -> str:
 
 
 def error_text(values: Sequence[float], truth: Sequence[float]) -> str:
-    """By what factor latencies are multiplied to be the truth, and within what 90 % of them then are."""
+    """The factor from latencies to true ones, and the error that 90 % of them then stay within."""
     found = calibrated(list(zip(values, truth, strict=True)))
     return "" if found.error is None else f"{found.factor:.2f}, {found.error - 1:.0%}"
 
 
 def tau(values: Sequence[float], truth: Sequence[float]) -> float:
-    """Kendall's tau over the pairs that neither order has as equal: concordant less discordant, over both; O(n^2)."""
+    """Kendall's tau over the pairs without a tie: concordant less discordant, over their number; O(n^2)."""
     first, second = (np.sign(np.subtract.outer(each, each)) for each in (np.array(values), np.array(truth)))
     agreed = first * second
     return float(agreed.sum() / max(np.abs(agreed).sum(), 1))
@@ -277,7 +277,7 @@ def interval(figure: Callable[..., float], *columns: Sequence[float]) -> tuple[f
 
 
 def seconds_table(every: Mapping[str, Variant]) -> Table:
-    """Medians over twenty networks at a time: what was known of their stages, and how long they took."""
+    """Medians over twenty networks at a time: the share of known stages, and seconds."""
     variants, rows = list(every.values()), []
     for first in range(0, len(variants), AT_A_TIME):
         some = variants[first : first + AT_A_TIME]

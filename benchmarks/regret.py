@@ -57,7 +57,7 @@ from iosched.scheduler.lattice import build, relation
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 
 RUNS = 5  # of one turn; their median is the sample
-TRIES, PAUSE_SECONDS = 5, 0.2  # of a turn that is disturbed
+TRIES, PAUSE_SECONDS = 5, 0.2  # of a turn with interference
 DRAWS = 2000
 
 
@@ -66,10 +66,10 @@ Candidates = dict[tuple[object, ...], tuple[Stage, ...]]
 
 @dataclass(frozen=True)
 class Searched:
-    """A search: what it took, and which candidate of the comparison its schedule is.
+    """A search: its effort, and the candidate of the comparison that is its schedule.
 
     Attributes:
-        anew: how many of the measurements were taken because the one before was disturbed.
+        anew: number of measurements repeated because of interference.
     """
 
     candidate: int
@@ -117,7 +117,7 @@ def _list(graph: ComputationGraph, blocks: Sequence[Sequence[str]]) -> None:
 
 
 def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
-    """The graph of these operators alone, with all that they read from others as its inputs."""
+    """The graph of only these operators, with results of others as its inputs."""
     operators = [graph.by_name[name] for name in names]
     made = {tensor for operator in operators for tensor in operator.outputs}
     read = dict.fromkeys(name for operator in operators for name in operator.inputs if name not in made)
@@ -129,14 +129,14 @@ def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
 
 
 def observed(backend: CpuBackend, graph: ComputationGraph, options: Namespace) -> dict[str, Any]:
-    """All pairs of one call, and the latencies of all schedules in turn."""
+    """All pairs of one call, and interleaved latencies of all schedules."""
     candidates: Candidates = {}
     candidate_of(candidates, sequential(graph))
     pairs = []
     for number in range(options.pairs):
         efforts = {"default": CPU_EFFORT, "more": _more(graph, options.most)}
         found = {}
-        for name in efforts if number % 2 == 0 else reversed(efforts):  # neither of them always comes first
+        for name in efforts if number % 2 == 0 else reversed(efforts):  # neither is always the first
             found[name] = _searched(backend, graph, efforts[name], candidates)
         pairs.append(Pair(found["default"], found["more"]))
         print(f"pair {number + 1}: {found}", file=sys.stderr, flush=True)
@@ -167,7 +167,7 @@ def _searched(backend: CpuBackend, graph: ComputationGraph, effort: Effort, cand
 
 
 def candidate_of(candidates: Candidates, schedule: Schedule) -> int:
-    """The number of a schedule among the candidates; those that are equal have one number."""
+    """The number of a schedule among the candidates; equal ones share a number."""
     key = tuple((stage.strategy, stage.groups) for stage in schedule.stages)
     candidates.setdefault(key, tuple(schedule.stages))
     return list(candidates).index(key)
@@ -188,7 +188,7 @@ def in_turn(compiled: Sequence[CompiledStage], rounds: int, sweep_nbytes: int) -
 
 
 def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
-    """The median of some runs that nothing disturbed; the least of several medians if something always does."""
+    """The median of runs without interference; the smallest of several medians if all have some."""
     cpus = os.sched_getaffinity(0)
     found = []
     for _ in range(TRIES):
@@ -223,16 +223,16 @@ _OF = {
 
 
 def paired_ratios(call: Mapping[str, Any]) -> list[list[float]]:
-    """For each pair, for each round: what the schedule of the default effort takes over that of more effort."""
+    """By pair and round, the latency of the schedule of the default effort over that of more effort."""
     samples = call["samples_us"]
     chosen = [(pair["default"]["candidate"], pair["more"]["candidate"]) for pair in call["pairs"]]
     return [[a / b for a, b in zip(samples[one], samples[other], strict=True)] for one, other in chosen]
 
 
 def ratios_to_best(call: Mapping[str, Any]) -> list[list[float]]:
-    """For each pair, for each round: what the schedule of the default effort takes over the best of all schedules.
+    """By pair and round, the latency of the schedule of the default effort over the best of all schedules.
 
-    Which is the best is said by the rounds of the other parity, whose noise the ratio does not share.
+    The rounds of the other parity choose the best, so that the ratio does not share their noise.
     """
     samples = call["samples_us"]
     best = [min(range(len(samples)), key=lambda each: median(samples[each][1 - odd :: 2])) for odd in (0, 1)]

@@ -19,7 +19,7 @@ NAMES = {
     "keras_inceptionv3": "Keras: Inception V3", "keras_densenet121": "Keras: DenseNet-121",
     "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
 }  # fmt: skip
-"""Networks as tables name and order them."""
+"""Names of networks in tables, in their order."""
 Table = tuple[Sequence[object], Sequence[Sequence[object]]]
 
 
@@ -57,18 +57,18 @@ def interval_text(value: float, low: float, high: float, form: str = ".2f") -> s
 
 
 def range_text(values: Sequence[float], form: str) -> str:
-    """The median, and in parentheses the lowest and the highest where they differ."""
+    """The median, and in parentheses the lowest and the highest if they differ."""
     text = interval_text(median(values), min(values), max(values), form)
     return text.split()[0] if f"{min(values):{form}}" == f"{max(values):{form}}" else text
 
 
 def ratio_text(found: Interval | None, form: str = ".2f") -> str:
-    """A comparison in a table; nothing where there is none."""
+    """A comparison in a table; empty if there is none."""
     return "" if found is None else interval_text(found.value, found.low, found.high, form)
 
 
 def speedup_text(found: Interval | None) -> str:
-    """The same behind a latency."""
+    """The same after a latency."""
     return "" if found is None else f", {ratio_text(found)}"
 
 
@@ -82,7 +82,7 @@ def latency_cells(samples_us: Mapping[str, Sequence[float]], base: str, *, in_ro
 
 @contextmanager
 def chart(path: Path, *counts: int, **settings: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes, which are written to an SVG or PNG file; the same data make the same file."""
+    """A figure and its axes, written to an SVG or PNG file; the same data make the same file."""
     import matplotlib
 
     kind = path.suffix.removeprefix(".")

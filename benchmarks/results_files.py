@@ -33,7 +33,7 @@ def known_results(path: Path | None) -> dict[str, Any]:
 def resumed_results(path: Path | None) -> dict[str, Any]:
     """Content of a results file to resume; empty if there is none.
 
-    Ends with an error if the product, the machine or a library was another one: rows of a table share them.
+    Ends with an error if the product, the machine or a library differs: all rows of a table share them.
     """
     found = known_results(path)
     if found and (
@@ -91,7 +91,7 @@ def results(name: str) -> dict[str, Any]:
 
 
 def write_results(options: Namespace, content: Mapping[str, object], **more: Any) -> None:
-    """Raw results where `-o` says, as `keep_results` writes them; `more` are arguments of that."""
+    """Writes raw results to the path of `-o` by `keep_results`, with its arguments `more`."""
     if options.output is None:
         return
     keep_results(options.output, content, command=options.command, **more)
@@ -108,15 +108,15 @@ def keep_results(
     goes_on: bool = False,
     in_lines: bool = False,
 ) -> None:
-    """Writes what was found with where it comes from; every results file is written here, and never by half.
+    """Writes results with their provenance; all results files are written here, and atomically.
 
     Args:
-        content: what was found. A key of its own that is also one of `origin` wins.
-        seeds: what random numbers were drawn from, by what they are for; by default those of random inputs.
+        content: the results. Its keys replace those of `origin`.
+        seeds: of random numbers, by their purpose; by default that of random inputs.
         command: the words of the command; those of this process by default.
-        rivals: packages that take part, beside those that are always named.
-        goes_on: whether results of earlier calls are in the content. Where those come from is kept under "earlier".
-        in_lines: whether each item of what is found stands on a line of its own, for files of many rows.
+        rivals: packages whose versions are recorded in addition to the usual ones.
+        goes_on: whether the content has results of earlier calls, whose provenance is kept under "earlier".
+        in_lines: whether each item of the results has its own line, for files of many rows.
     """
     here = origin(seeds, command, rivals)
     earlier = {"earlier": _earlier(path, here)} if goes_on and path.exists() else {}
@@ -131,9 +131,9 @@ def keep_results(
 def origin(
     seeds: Mapping[str, int] = SEEDS, command: Sequence[str] | None = None, rivals: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Where results come from that are made here and now: the command, the machine and the versions in short.
+    """Provenance of results of this call: the command, the machine and the versions in short.
 
-    All of it, with the seeds, the commit and the time, is under "provenance", as `--json` has it.
+    "provenance" has all of it, with the seeds, the commit and the time, as in `--json`.
     """
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]] if command is None else list(command)
     whole = provenance(seeds, words)
@@ -167,7 +167,7 @@ def _call(where: Mapping[str, Any]) -> object:
 
 
 def _in_lines(record: Mapping[str, object]) -> str:
-    """JSON with a line for each item of a list or of an object; those of the first level take more lines."""
+    """JSON with a line for each item of a list or an object; those of the first level have several lines."""
     return "{" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()) + "}"
 
 

@@ -58,7 +58,7 @@ Row = Mapping[str, Any]
 
 
 class NoisyLanes(TwoLanes):
-    """Two lanes whose stages take another time when they are measured again."""
+    """Two lanes with noise: another measurement of a stage has another latency."""
 
     def __init__(self, graph: ComputationGraph) -> None:
         super().__init__(graph)
@@ -70,7 +70,7 @@ class NoisyLanes(TwoLanes):
 
 
 class Measured(Timed):
-    """This CPU; what is asked twice is measured once."""
+    """This CPU; repeated questions are measured once."""
 
     def __init__(self, cost: CpuStageCost) -> None:
         super().__init__(cost)
@@ -79,7 +79,7 @@ class Measured(Timed):
 
     @property
     def signatures(self) -> int:
-        """Different stages asked for."""
+        """Number of distinct stages requested."""
         return len(self._asked)
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -92,10 +92,10 @@ Cost = Analytic | TwoLanes | Measured
 
 @dataclass(eq=False)
 class Workers:
-    """Is handed whole rounds.
+    """Receives whole rounds.
 
     Attributes:
-        sizes: for each round how many questions were new.
+        sizes: number of new questions in each round.
     """
 
     graph: ComputationGraph
@@ -109,19 +109,19 @@ class Workers:
             self.sizes.append(len(new))
 
     def key(self, question: CostQuestion) -> Key:
-        """Equal for what one measurement answers: an operator alone is a stage of its own."""
+        """Equal for questions that one measurement answers: a single operator is a stage."""
         kind = "latency" if question.kind == "operator" else question.kind
         return kind, stage_signature(self.graph, question.stage, lambda operator: self.operator_key(operator.name))
 
     @property
     def n_stages(self) -> int:
-        """Of how many stages the first latency was asked."""
+        """Number of stages whose first latency was requested."""
         return sum(kind == "latency" for kind, _ in self.known)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The rounds of one search; `in_vain` of its questions were ruled out by answers of their own round."""
+    """The rounds of one search; answers of the same round ruled out `in_vain` of its questions."""
 
     model: str
     cost: str
@@ -134,7 +134,7 @@ class Found:
 def rounds_of(
     model: str, cost_name: str, graph: ComputationGraph, cost_of: Callable[[], Cost], effort: Effort
 ) -> Found:
-    """Searches, and is handed the rounds."""
+    """Searches, and records the rounds."""
     cost = cost_of()
     workers = Workers(graph, cost.operator_key)
     started = time.perf_counter()
@@ -182,7 +182,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Searches for each model that is named."""
+    """Searches each named model."""
     options = read_options(__file__, words, {"models": []}, cpu=False, output=Path)
     rows: list[Row] = []
     for name in options.models:

@@ -33,13 +33,13 @@ FORMER = {"convolution": 0.83, "product": 0.45}  # of an earlier model on the T4
 
 @dataclass(frozen=True)
 class Way:
-    """One way to scale: how many kernels weigh as much as the model, and whether kinds have factors of their own."""
+    """One way to scale: the number of kernels that weigh as much as the model, and whether factors are per kind."""
 
     prior: float
     by_kind: bool
 
     def logs(self, kinds: Sequence[KernelKind], given: Floats, others: Sequence[KernelKind]) -> Floats:
-        """The logarithms of the factors of other kernels by those that were given."""
+        """The logarithms of the factors of other kernels, from the known ones."""
         names = kinds if self.by_kind else [None] * len(kinds)
         pairs = zip(names, np.exp(given).tolist(), strict=True)
         found = scaling([MeasuredFactor(kind, factor) for kind, factor in pairs], self.prior)
@@ -64,13 +64,13 @@ class Series:
 
     @cached_property
     def rarity(self) -> Floats:
-        """Number of kernels of its kind: those of a rare kind are drawn as often as others."""
+        """Number of kernels of its kind: rare kinds are drawn as often as others."""
         counts = Counter(self.kinds)
         return np.array([counts[kind] for kind in self.kinds], dtype=np.float64)
 
 
 def series_of(found: Predicted) -> list[Series]:
-    """Kernels of each series that no fit has seen, but for those of NeuSight that are blurred by launches."""
+    """Kernels of each series outside of the fit, except those of NeuSight that are blurred by launches."""
     at: dict[tuple[str, str, str], list[int]] = {}
     for index, (row, us) in enumerate(zip(found.rows, found.predicted_us, strict=True)):
         if row.source == "deepbench" or us > TRUSTED_US:
@@ -80,7 +80,7 @@ def series_of(found: Predicted) -> list[Series]:
 
 
 def errors(series: Sequence[Series], count: int) -> dict[str, dict[str, float]]:
-    """Of each way, the mean error of a kernel, and of the mean of all, where `count` kernels of a network are given."""
+    """By way, the mean error of a kernel and of the mean of all, with `count` known kernels of a network."""
     rng = np.random.default_rng(SEED)
     each: dict[str, list[float]] = {name: [] for name in WAYS}
     whole: dict[str, list[float]] = {name: [] for name in WAYS}
@@ -101,13 +101,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def as_former(one: Series) -> Series:
-    """As if the model lay off by kinds as the former one did."""
+    """The series with the errors by kind of the former model."""
     former = np.log([FORMER.get(kind, 1.0) for kind in one.kinds])
     return Series(one.kinds, one.off - former)
 
 
 def tables(rows: Sequence[Row]) -> dict[str, object]:
-    """Errors where a GPU's clock and bandwidth are known, where only its specification is, and where kinds lie off."""
+    """Errors with a GPU's clock and bandwidth, with only its specification, and with errors that differ by kind."""
     test = [row for row in rows if was_unseen(row) and row.measured_us > 0]
     seen, specified = series_of(predict(test)), series_of(predict(test, attained={}))
     cases: dict[str, tuple[Sequence[Series], Callable[[Series], Series]]] = {

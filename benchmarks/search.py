@@ -38,7 +38,7 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.signature import default_label, stage_signature
 
 NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
-FLOPS_PER_US = 40_000.0  # of one lane
+FLOPS_PER_US = 40_000.0  # per lane
 BYTES_PER_US = 8_000.0
 OPERATOR_US, STAGE_US = 2.0, 3.0
 NOISE = 0.03
@@ -52,7 +52,7 @@ def total_us(cost: CostModel, schedule: Schedule) -> float:
 
 
 class TwoLanes:
-    """A cost model like two cores: operators split over both gain less than twofold, and two at once get in the way."""
+    """A cost model like two cores: split operators gain less than a factor of two, and two at once interfere."""
 
     lanes = 2
 
@@ -64,7 +64,7 @@ class TwoLanes:
 
     @property
     def signatures(self) -> int:
-        """Different stages asked for."""
+        """Number of distinct stages requested."""
         return len(self._known)
 
     def operator_key(self, name: str) -> str:
@@ -78,7 +78,7 @@ class TwoLanes:
         return self.operator_work_us(name) * (0.55 + 0.35 * random.Random(self._labels[name]).random())
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """As little as is known of merged stages on the CPU."""
+        """A bound as weak as that of merged stages on the CPU."""
         del stage
         return 0.0
 
@@ -102,7 +102,7 @@ class TwoLanes:
 
 
 class Timed:
-    """A cost model beside which the time that its answers take is counted; has the optional parts of two cores."""
+    """A cost model that counts the time of its answers; has the optional parts of two cores."""
 
     def __init__(self, cost: CpuStageCost) -> None:
         self._cost = cost
@@ -116,7 +116,7 @@ class Timed:
 
     @property
     def signatures(self) -> int:
-        """Different stages asked for."""
+        """Number of distinct stages requested."""
         return self._cost.signatures
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -131,7 +131,7 @@ class Timed:
 
 
 class Analytic:
-    """The analytic model of a GPU; its bounds are its own, and it is without noise."""
+    """The analytic model of a GPU; with its own bounds, and without noise."""
 
     def __init__(self, graph: ComputationGraph, device: str) -> None:
         self._graph, self._cost = graph, AnalyticCost(graph, gpu_spec(device), launches=STREAM_LAUNCHES)
@@ -141,7 +141,7 @@ class Analytic:
 
     @property
     def signatures(self) -> int:
-        """Different stages asked for."""
+        """Number of distinct stages requested."""
         return len(self._asked)
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -151,7 +151,7 @@ class Analytic:
 
 @dataclass(frozen=True)
 class Row:
-    """One search; latencies in microseconds, `gap` as a part of the predicted latency."""
+    """One search; latencies in microseconds, `gap` relative to the predicted latency."""
 
     network: str
     limit: int | None

@@ -85,7 +85,7 @@ def measured(
     found: dict[str, list[int]] = {line.name: [] for line in lines}
     with ExitStack() as stack:
         servers = {line: [started(stack, network, line, group) for _ in range(line.servers)] for line in lines}
-        for number in range(-1, rounds):  # the first one warms up
+        for number in range(-1, rounds):  # the first one is warm-up
             for line in lines:
                 time.sleep(0.2)
                 for server in servers[line]:
@@ -114,7 +114,7 @@ def heard(server: subprocess.Popen[str]) -> str:
 
 
 def serve(network: str, threads: int, is_pinned: bool) -> None:
-    """Runs the network for as many seconds as a line of stdin says, and answers with the microseconds of each run."""
+    """Runs the network for the seconds in each line of stdin, and answers with the microseconds of each run."""
     model = zoo_model(network)
     with CpuBackend(model, lanes=threads) as backend:
         backend.cpus.is_pinned = is_pinned and threads > 1
@@ -129,7 +129,7 @@ def serve(network: str, threads: int, is_pinned: bool) -> None:
 
 
 def table(found: Mapping[str, Sequence[int]], taken_s: str) -> Table:
-    """Quantiles of each line, and runs a second of the seconds that it took."""
+    """Quantiles of each line, and its runs per second."""
     rows = [row(name, runs_us, float(taken_s)) for name, runs_us in found.items()]
     return ["", "p50", "p90", "p99 (95 % interval)", "runs a second"], rows
 

@@ -29,7 +29,7 @@ from iosched.jobs.serving.core_pool import CorePool
 from iosched.profiler.measuring.interleave import interleave
 
 CALLS = 500
-WORK_S = 200e-6  # without the GIL, as a run has it: so the other thread waits already
+WORK_S = 200e-6  # without the GIL, as in a run, so that the other thread waits already
 
 
 def main() -> None:

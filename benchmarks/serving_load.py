@@ -127,7 +127,7 @@ def measured(indices: str, models: Mapping[str, Model], found: Results, options:
 
 
 def rates_of(lone_us: Mapping[str, float], load: float) -> dict[str, float]:
-    """Requests per second that take each model equally long alone, all together `load` seconds in a second."""
+    """Requests per second with equal times of each model alone, in total `load` seconds per second."""
     return {name: load / len(lone_us) / each_us * 1e6 for name, each_us in lone_us.items()}
 
 
@@ -147,7 +147,7 @@ def load_of(
 
 
 def capacity(models: Mapping[str, Model], requests: int) -> Results:
-    """The load that the best baseline carries, with the loads that were tried, and latencies alone and by cores."""
+    """The load that the best baseline sustains, with the loads tried, and latencies alone and by cores."""
     lone_us = {name: served_alone(model, cpu_count()).lone_us for name, model in models.items()}
     low, high, tried = 0.1, 2.0 * cpu_count(), []
     baselines = [name for name in OPENERS if name != "iosched"]

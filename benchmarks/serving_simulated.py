@@ -37,12 +37,12 @@ POLICIES: Mapping[str, iosched.ServingPolicy | None] = {
     "shortest first, with age": replace(DEFAULT, overlap_ratio=None),
     "and sharing cores: default": DEFAULT,
 }
-"""From the baseline to the default, which each adds one rule to."""
+"""From the baseline to the default; each adds one rule."""
 
 
 @dataclass
 class Run:
-    """A request; `left_s` is what remains of its time on one core, and `cores` is 0 where it shares others'."""
+    """A request; `left_s` is its remaining time on one core; `cores` is 0 if it shares those of others."""
 
     number: int
     model: str
@@ -134,7 +134,7 @@ def simulated(
 
 
 def advance(cores: Sessions | Served, now_s: float, until_s: float, found: Mapping[str, list[float]]) -> float:
-    """Let requests run until this time, and note those that end."""
+    """Lets requests run until this time, and records those that end."""
     while cores.running:
         speeds = cores.speeds()
         after_s, first = min(

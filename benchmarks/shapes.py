@@ -33,7 +33,7 @@ from iosched.scheduler.baselines import greedy, sequential
 
 KINDS = 5
 SEED = 0
-_FLOPS = 2_000_000  # of an operator of the cheapest kind
+_FLOPS = 2_000_000  # of an operator of the fastest kind
 _HEADERS = ("graph", "seconds", "peak MiB", "over greedy", "over sequential")
 
 
@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def searched(name: str) -> dict[str, object]:
-    """One shape searched here; the peak is of the whole process."""
+    """One shape, searched in this process; the peak is that of the whole process."""
     graph = SHAPES[name]()
     cost = TwoLanes(graph)
     started = time.process_time()
@@ -100,7 +100,7 @@ def graph_of(n: int, edges: Iterable[tuple[int, int]]) -> ComputationGraph:
 
 
 def layers(count: int, width: int) -> ComputationGraph:
-    """Every operator of a layer reads two of the layer before, drawn by chance."""
+    """Every operator of a layer reads two random ones of the previous layer."""
     draw = random.Random(SEED)
     rows = [list(range(start, start + width)) for start in range(0, count * width, width)]
     edges = [(before, after) for above, below in pairwise(rows) for after in below for before in draw.sample(above, 2)]
@@ -108,7 +108,7 @@ def layers(count: int, width: int) -> ComputationGraph:
 
 
 def scattered(n: int) -> ComputationGraph:
-    """Every operator reads up to two of the twenty before it."""
+    """Every operator reads up to two of the previous twenty."""
     draw = random.Random(SEED)
     edges = {(draw.randrange(max(0, i - 20), i), i) for i in range(1, n) for _ in range(2) if draw.random() < 0.7}
     return graph_of(n, sorted(edges))
@@ -126,7 +126,7 @@ def towers(count: int, length: int, *, meet: bool, one_by_one: bool) -> Computat
 
 
 def bipartite(count: int, width: int) -> ComputationGraph:
-    """Every operator of a layer reads all of the layer before."""
+    """Every operator of a layer reads all of the previous layer."""
     steps = range((count - 1) * width)
     edges = ((before, (before // width + 1) * width + after) for before in steps for after in range(width))
     return graph_of(count * width, edges)

@@ -61,7 +61,7 @@ def ways() -> dict[str, list[onnx.NodeProto]]:
 
 
 def session(nodes: list[onnx.NodeProto], shape: tuple[int, ...]) -> onnxruntime.InferenceSession:
-    """A session of these nodes on one thread, without optimizations, which would make them one."""
+    """A session of these nodes on one thread, without optimizations, which would fuse them."""
     weights = [onnx.numpy_helper.from_array(np.ones(shape[-1:], np.float32), name) for name in ("scale", "bias")]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

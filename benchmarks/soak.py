@@ -50,7 +50,7 @@ def resident_kib() -> int:
 
 
 def repeated(number: int, do: Callable[[], None]) -> dict[str, Any]:
-    """Does something so often; memory at equal distances, and how much it grew from a tenth of the way to the end."""
+    """Repeats an action; returns memory at equal intervals, and its growth after the first tenth."""
     do()
     series, start = [resident_kib()], time.monotonic()
     for part in range(_LOOKS):
@@ -63,20 +63,20 @@ def repeated(number: int, do: Callable[[], None]) -> dict[str, Any]:
 
 
 class _Heap(ctypes.Structure):
-    """`struct mallinfo2` of glibc (malloc.h); the eighth number is what is in use."""
+    """`struct mallinfo2` of glibc (malloc.h); the eighth number is the memory in use."""
 
     _fields_ = tuple((f"number_{place}", ctypes.c_size_t) for place in range(10))
 
 
 def heap_kib() -> int:
-    """Memory in use by the C library's own count."""
+    """Memory in use by the count of the C library."""
     find = ctypes.CDLL(None).mallinfo2
     find.restype = _Heap
     return int(find().number_7) // 1024
 
 
 def grown(number: int, do: Callable[[], object]) -> dict[str, Any]:
-    """Does something so often; at eleven times what is resident and in use, and how many small objects Python has."""
+    """Repeats an action; returns memory resident and in use, and small objects of Python, at eleven times."""
     do()
     looks, start = [], time.monotonic()
     for part in range(11):
@@ -95,7 +95,7 @@ def onnx_read(path: Path, number: int) -> dict[str, Any]:
 
 
 def read(path: Path, number: int) -> dict[str, Any]:
-    """iosched reads a model, and opens nothing."""
+    """iosched reads a model without opening it."""
     return grown(number, lambda: load_model(path))
 
 
@@ -142,7 +142,7 @@ def loads(path: Path, number: int) -> dict[str, Any]:
 
 
 def at_once(path: Path, number: int) -> dict[str, Any]:
-    """Threads that all run one executor, each on inputs of its own."""
+    """Threads that all run one executor, each on its own inputs."""
     model, executor = opened(path)
     with closing(executor):
         inputs = [random_inputs(model.graph.inputs, seed) for seed in range(THREADS)]

@@ -59,7 +59,7 @@ MODELS = (
     *("mnasnet:64 3", "mnasnet:64 1", "mnasnet:64 5", "light_inception_v1", "light_resnet50"),
 )
 QUARTERS = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
-"""By how many quarters of a doubling what is swept differs from the bytes of the weights."""
+"""Flush sizes relative to the bytes of the weights, in quarters of a doubling."""
 
 RUNS, IN_A_ROW = 3, 5
 MIB = 1 << 20
@@ -95,7 +95,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def next_to_nothing() -> dict[str, float]:
-    """By what was swept before it, microseconds of a stage that negates 16 numbers."""
+    """Microseconds of a stage that negates 16 numbers, by the flush before it."""
     with CpuBackend(load_model(model_of([helper.make_node("Neg", ["x"], ["y"])], ["x"], ["y"], (1, 16)))) as backend:
         stage = backend.compile_stage(Stage(Strategy.CONCURRENT, ((backend.graph.operators[0].name,),)))
         assert stage is not None
@@ -104,7 +104,7 @@ def next_to_nothing() -> dict[str, float]:
 
 
 def named_model(name: str) -> Model:
-    """A model by the name that it has here."""
+    """A model by its name in this script."""
     if name.startswith("light_"):
         return cpu_model(name)
     family, number = name.split()
@@ -135,7 +135,7 @@ def observed(model: Model, rounds: int, seconds: float) -> Observed:
 
 
 def sweeps(weights_nbytes: int) -> dict[int, int]:
-    """By quarters of a doubling, how many bytes are swept; those of the weights within the bounds of what ever is."""
+    """Flush sizes by quarters of a doubling; the bytes of the weights are limited to the bounds of a flush."""
     near = within_bounds(weights_nbytes)
     found = {quarters: int(near * 2 ** (quarters / 4)) for quarters in QUARTERS}
     return {quarters: nbytes for quarters, nbytes in found.items() if nbytes <= MOST_FLUSHED}
@@ -146,12 +146,12 @@ def within_bounds(weights_nbytes: int) -> int:
 
 
 Turn = tuple[float, dict[int, list[float]]]
-"""Latency of the whole, and of each distinct stage by quarters."""
+"""Latency of the whole, and of each distinct stage by quarters of a doubling."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A schedule that is ready to be measured, and its stages, each once with how often there are its like."""
+    """A schedule that is ready to be measured, and its distinct stages with their numbers."""
 
     whole: CompiledModel
     stages: Sequence[tuple[CompiledStage, int]]
@@ -176,7 +176,7 @@ class Subject:
 
 
 def subject(there: OpenOnCpu, schedule: Schedule) -> Subject:
-    """The schedule as a whole, and the stages of it that differ."""
+    """The schedule as a whole, and its distinct stages."""
     backend, cost = there.cost.backend, there.cost
     signatures = Signatures(backend.graph, lambda operator: cost.operator_key(operator.name))
     alike: dict[tuple[str, str], list[Any]] = {}
@@ -206,7 +206,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def rules_table(found: Mapping[str, Observed]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """For each rule how far the sums are from the wholes, and the found schedule's from the sequential one's."""
+    """By rule, errors of the sums against whole schedules, and of the speedup of the schedule found."""
     headers = ("flushed", "sum / whole, median", "off", "below 8 MiB of weights", "above", "found / sequential is off")
     rows = []
     for name, rule in RULES.items():
@@ -220,7 +220,7 @@ def rules_table(found: Mapping[str, Observed]) -> tuple[tuple[str, ...], list[li
 
 
 def errors(one: Observed, rule: Rule) -> Mapping[str, float]:
-    """For each schedule the logarithm of the sum after what the rule sweeps over the whole."""
+    """By schedule, the logarithm of the sum after the flush of the rule over the whole."""
     swept = rule(one["weights_nbytes"], one["own_cache_nbytes"])
     place = 4 * math.log2(swept / within_bounds(one["weights_nbytes"]))
     return {
@@ -230,7 +230,7 @@ def errors(one: Observed, rule: Rule) -> Mapping[str, float]:
 
 
 def sum_at(sums: Mapping[str, float], place: float) -> float:
-    """The sum at n quarters of a doubling, on the line between those measured; beyond them, the last."""
+    """The sum at n quarters of a doubling, by linear interpolation; constant beyond those measured."""
     quarters = sorted(map(int, sums))
     return float(np.interp(place, quarters, [sums[str(each)] for each in quarters]))
 

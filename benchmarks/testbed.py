@@ -35,7 +35,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.search import SearchResult, search
 
 YARDSTICK = "yardstick"
-MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
+MAX_SECONDS = 300.0  # for interleaved whole schedules on the CPU
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ InTurn = Callable[[Sequence[Schedule], int], Turns]
 
 @dataclass(frozen=True, eq=False)
 class Bed:
-    """A network on a device: the graph that is scheduled there, and what its schedules take.
+    """A network on a device: the scheduled graph, and the latencies of its schedules.
 
     Attributes:
         effort: how hard `optimize` searches there.
-        in_turn: latencies of whole schedules, n samples of each, A B C A B C; None where nothing is measured.
-        warm_stage_us: latency of a stage that finds all that it touches in the caches; None but on the CPU.
+        in_turn: latencies of whole schedules, n samples of each, A B C A B C; None if nothing is measured.
+        warm_stage_us: latency of a stage with warm caches; None except on the CPU.
     """
 
     graph: ComputationGraph
@@ -87,10 +87,10 @@ def open_bed(
     profile_db: Path | None = None,
     precision: PrecisionName = DEFAULT_PRECISION,
 ) -> Iterator[Bed]:
-    """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it.
+    """`network` of the zoo on a GPU under the analytic model, or measured on this machine's CPU or GPU.
 
-    Under the analytic model, kernels are launched one by one, as where the figures that are compared were measured, and
-    nothing is taken that was measured elsewhere: results are the same on every machine.
+    Under the analytic model, kernels are launched one by one, as for the published figures, and
+    measurements of other machines are ignored: results are the same on every machine.
     """
     model = zoo_model(network, batch_size)
     where = resolve(device)
@@ -115,7 +115,7 @@ Plot = Callable[[Path, str, Sequence[Any]], None]
 
 
 def ablate(options: Namespace, rows_of: RowsOf, plot: Plot, batch_sizes: Sequence[int] = (1,)) -> list[Any]:
-    """The rows of all networks that are asked for, kept and drawn; each is a dataclass."""
+    """Stores and draws the rows of all requested networks; each is a dataclass."""
     rows: list[Any] = []
     for network, batch_size in product(options.networks, batch_sizes):
         with open_bed(network, options.device, batch_size, options.profile_db) as bed:
@@ -128,7 +128,7 @@ def ablate(options: Namespace, rows_of: RowsOf, plot: Plot, batch_sizes: Sequenc
 
 
 def _warm(cost: CpuStageCost) -> CpuStageCost:
-    """The same, but stages find all that they touch in the caches."""
+    """The same, but stages have warm caches."""
     return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
 
 
@@ -145,7 +145,7 @@ def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], r
 
 
 def _yardstick(here: AttachedModel) -> dict[str, Candidate]:
-    """The CPU's yardstick, to be timed in turn with models; GPUs have none."""
+    """The CPU's calibration kernel, to be timed in turn with models; GPUs have none."""
     if not isinstance(here, OpenOnCpu):
         return {}
     stage = compile_calibration_kernel(here.cost.backend)

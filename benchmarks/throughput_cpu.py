@@ -41,7 +41,7 @@ Way = Mapping[str, Any]
 
 
 def main() -> None:
-    """Measures every model at every batch size, and writes what was found after each."""
+    """Measures every model at every batch size, and writes the results after each."""
     output, takes = RESULTS / "throughput-cpu.json", {"models": {"nargs": "+"}}
     asked = read_options(__file__, None, takes, batch_sizes=(1, 8, 32), seconds=60.0, rounds=9, output=output)
     rows = resumed_results(asked.output).get("rows", [])
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
-    """All ways for one model at one batch size: microseconds from run to run, and images a second."""
+    """All ways for one model at one batch size: microseconds from run to run, and images per second."""
     model = cpu_model(text, batch)
     inputs = random_inputs(model.graph.inputs)
     with open_on_cpu(model) as opened:
@@ -122,7 +122,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def best_of(ways: Mapping[str, Way], family: str) -> str | None:
-    """Of the ways whose names begin with `family` the one with the smallest median; None without any."""
+    """The way with the smallest median whose name starts with `family`; None without any."""
     found = [name for name in ways if name.startswith(family)]
     return min(found, key=lambda name: _median_us(ways, name), default=None)
 

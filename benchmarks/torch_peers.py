@@ -22,7 +22,7 @@ class Network(nn.Module):
     """An ONNX graph of the operators that the bundled networks have, node by node."""
 
     def __init__(self, model: Model) -> None:
-        """Takes the weights over as parameters.
+        """Registers the weights as parameters.
 
         Raises:
             ValueError: an operator is not one of those.
@@ -39,7 +39,7 @@ class Network(nn.Module):
         for name, attribute in self.names.items():
             tensor = torch.from_numpy(np.array(model.weights[name]))
             self.register_buffer(attribute, tensor)
-        # Plain values: what compiles `forward` reads no protobuf.
+        # Plain values: compilers of `forward` cannot read protobuf.
         self.steps = [(node.op_type, values(node), tuple(node.input), node.output[0]) for node in nodes]
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -115,7 +115,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A network that was warmed up."""
+    """A network after warm-up."""
 
     network: Network
     run: TorchRun

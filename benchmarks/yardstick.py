@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:
-    """For each stage, its runs and the yardstick's beside them, visit by visit."""
+    """For each stage, its runs and the adjacent runs of the calibration kernel, visit by visit."""
     yardstick = compile_calibration_kernel(backend)
     stages = {name: backend.compile_stage(Stage(Strategy.CONCURRENT, groups)) for name, groups in STAGES.items()}
     found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in stages}
@@ -60,7 +60,7 @@ def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, lis
 
 
 def summary(found: dict[str, list[dict[str, list[float]]]]) -> list[tuple[str, list[float], list[float]]]:
-    """For each stage its medians, as they are and over the yardstick's."""
+    """For each stage its medians, as they are and over those of the calibration kernel."""
     rows = []
     for name, visits in found.items():
         plain = [median(visit["stage"]) for visit in visits]

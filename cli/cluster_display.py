@@ -1,4 +1,4 @@
-"""`--cluster`: one display for all workers, a line for each that is lost, and what `--json` says of them."""
+"""`--cluster`: one display for all workers, a line for each lost one, and their entry in `--json`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WIDTH = 60
 class ClusterView:
     """Live display of the workers of a job: a `TerminalObserver` and a `PoolObserver`.
 
-    Without a terminal only lines are printed; with `-q` none.
+    Without a terminal, only lines are printed; with `-q`, nothing is.
     """
 
     def __init__(self, *, prints: bool) -> None:
@@ -65,17 +65,17 @@ class ClusterView:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=description)
 
     def begin(self, budget_s: float | None) -> None:
-        """Shows that the cluster is reached, and from now on the time left of this budget; None for no limit."""
+        """Shows that the cluster is reached, then the time left of this budget; None for no limit."""
         self.progress(0, None, "the cluster is reached")
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], ends=end_of(budget_s))
 
     def status(self, status: PoolStatus) -> None:
-        """Takes what the workers do."""
+        """Receives the state of the workers."""
         self._status = status
 
     def note(self, text: str) -> None:
-        """Prints a line; the log has it in any case."""
+        """Prints a line unless `-q` was given; always logs it."""
         _log.info("%s", text)
         if not self._prints:
             return
@@ -128,7 +128,7 @@ def lines_of(status: PoolStatus | None) -> list[str]:
 
 @contextmanager
 def cluster_view() -> Iterator[ClusterView]:
-    """A display on stderr until the context is left; lines alone without a terminal, and nothing with `-q`."""
+    """A display on stderr until the context ends; only lines without a terminal, and nothing with `-q`."""
     view = ClusterView(prints=not quiet())
     if quiet() or not sys.stderr.isatty():
         yield view
@@ -141,7 +141,7 @@ def cluster_view() -> Iterator[ClusterView]:
 
 @dataclass(frozen=True)
 class ClusterUse:
-    """A command's use of a cluster: its text, and its workers at the end."""
+    """A command's use of a cluster: the text of `--cluster`, and the workers' state at the end."""
 
     text: str
     status: PoolStatus
@@ -154,10 +154,10 @@ def with_pool(
     do: Callable[[ClusterPool, ClusterView], R],
     budget_s: float | None = None,
 ) -> tuple[R, ClusterUse]:
-    """The result of `do` with the workers of a cluster, which end with it; `budget_s` is its time limit.
+    """The result of `do` and the use of the cluster, whose workers end afterwards; `budget_s` is the limit of `do`.
 
     Raises:
-        UsageError: the text means no cluster, or a local one of more threads than processors.
+        UsageError: the text is not a cluster, or is a local one with more threads than processors.
         DeviceError: there is no such cluster, or Ray is not installed.
         And what `do` raises.
     """
@@ -170,7 +170,7 @@ def with_pool(
 
 
 def cluster_object(used: ClusterUse | None) -> dict[str, object]:
-    """The entry of `--json` about the workers of a command, at its end; empty if it ran on this machine."""
+    """The entry of `--json` about the workers at the end of a command; empty if it ran on this machine."""
     if used is None:
         return {}
     workers = Counter(each.device for each in used.status.workers)
@@ -179,11 +179,11 @@ def cluster_object(used: ClusterUse | None) -> dict[str, object]:
 
 
 def refuse_cluster(cluster: str | None, why: str) -> None:
-    """Refuses `--cluster` beside what is done on this machine; one that is set elsewhere is passed over with a word.
+    """Refuses `--cluster` for a job on this machine; ignores one from the environment or a settings file, with a note.
 
     Args:
-        cluster: what the command took for `--cluster`.
-        why: which option is of this machine.
+        cluster: the value of `--cluster`.
+        why: why the command runs on this machine, for messages.
 
     Raises:
         UsageError: the command line names a cluster.
@@ -197,7 +197,7 @@ def refuse_cluster(cluster: str | None, why: str) -> None:
 
 
 def check_known(device: str) -> None:
-    """Accepts what `--device` can mean; with `--cluster`, the cluster alone knows its devices.
+    """Checks `--device`, except with `--cluster`: only the cluster knows its devices.
 
     Raises:
         UsageError: there is no such device.

@@ -1,4 +1,4 @@
-"""`iosched devices`: list devices and what they lack, here or in a cluster, and test one."""
+"""`iosched devices`: list the devices of this machine or a cluster and their problems, and test one."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def _as_json(found: SelfTest) -> dict[str, object]:
 
 
 def print_cluster(text: str, *, as_json: bool) -> None:
-    """Prints what the cluster that `--cluster` names has.
+    """Prints the devices of the cluster in `--cluster`.
 
     Raises:
-        UsageError: the text names none, or a local one of more workers than there are processors.
+        UsageError: the text is not a cluster, or is a local one with more workers than processors.
         DeviceError: Ray is not installed, or there is no such cluster.
     """
     from iosched.jobs.pool.ray.address import parse_cluster

@@ -65,7 +65,7 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
 
 
 def _set_elsewhere(request: DoctorRequest) -> Path | None:
-    """The database in a settings file; the library itself reads the variable."""
+    """The database set in a settings file, else None; the library itself reads the variable."""
     value, place = request.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 

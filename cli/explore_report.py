@@ -29,7 +29,7 @@ _MOST_LEFT = 5
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """Files of a variant, and what ships in them."""
+    """Files of a variant, and the alternative that ships in them."""
 
     model: Path
     schedule: Path

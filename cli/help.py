@@ -30,7 +30,7 @@ class Command(click.Command):
     """A command with option headings and two help lengths.
 
     Args:
-        basic: options that `--help` shows, without dashes, separated by spaces; default: all of its own.
+        basic: options that `--help` shows, without dashes, separated by spaces; default: all but the common ones.
     """
 
     def __init__(self, *args: Any, basic: str = "", **kwargs: Any) -> None:

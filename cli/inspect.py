@@ -80,7 +80,7 @@ class _Inspected:
     """A model with the counts of its blocks.
 
     Attributes:
-        shipped: what ships at each batch size that has a schedule.
+        shipped: the shipped alternative at each batch size that has a schedule.
     """
 
     model: Model

@@ -203,7 +203,7 @@ def _baselines_text(result: OptimizeResult) -> str:
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Latencies after idle: those of a process that runs the model seldom."""
+    """Latencies after idle, as in a process that rarely runs the model."""
     plain = _before(result)
     plain_us, shipped_us = result.rested_us.get(plain), result.shipped_rested_us
     if plain_us is None or shipped_us is None:
@@ -213,7 +213,7 @@ def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _gain_text(result: OptimizeResult) -> str:
-    """Speedup of what ships, measured or analytic, with its interval."""
+    """Speedup of the shipped alternative, measured or analytic, with its interval."""
     if result.shipped == "sequential" and result.cost == "analytic":
         return ""
     if result.intervals is not None:

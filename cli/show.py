@@ -263,7 +263,7 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def uses_colours(environment: Mapping[str, str]) -> bool:
-    """Whether a terminal gets colours: not with NO_COLOR, nor if it has none."""
+    """Whether a terminal gets colours: not with NO_COLOR, and not if it supports none."""
     return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
 
 

@@ -41,9 +41,9 @@ def annotated_batches(model: DynamicBatchModel, schedules: BatchSchedules) -> on
 
 
 def placed_nodes(model: Model, document: ScheduleDocument) -> Iterator[tuple[onnx.NodeProto, tuple[int, int, int]]]:
-    """The nodes of the annotated model, merged ones included, each with its block, its stage there, and its group.
+    """The nodes of the annotated model, including merged ones, each with its block, stage in the block, and group.
 
-    Nodes of no operator are left out.
+    Nodes that belong to no operator are left out.
     """
     for node in annotated(model, document).graph.node:
         notes = {item.key.removeprefix(METADATA_PREFIX): item.value for item in node.metadata_props}
@@ -52,7 +52,7 @@ def placed_nodes(model: Model, document: ScheduleDocument) -> Iterator[tuple[onn
 
 
 def notes_of(schedule: Schedule) -> dict[str, NodeNote]:
-    """For every operator its place in the schedule and the latency of its stage; stages are numbered in their block."""
+    """The position and stage latency of each operator in the schedule; stages are numbered within their block."""
     return {
         name: NodeNote(block.index, stage_index, group_index, stage.strategy.value, _latency_us(stage))
         for block in schedule.blocks

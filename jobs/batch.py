@@ -69,8 +69,8 @@ def batch(
 
     Four alternatives are compared interleaved: one model after another; concurrent sessions, or streams of a GPU;
     batched operators; and one schedule for all models. The last two ship only if they are faster than both others
-    beyond noise. Outputs are checked against onnxruntime on each model. With a note, models that cannot run together
-    run one by one, and those over the memory limit are divided into several files.
+    beyond noise. Outputs are checked against onnxruntime on each model. Models that cannot run together run one by one,
+    and those over the memory limit are divided into several files; a note reports it.
 
     Args:
         models: by name; names prefix those of inputs and outputs, except shared inputs.
@@ -81,7 +81,7 @@ def batch(
         InvalidModelError: a model cannot run and is not skipped, or none is left.
         DeviceError: the device is not attached, or onnxruntime is not installed.
         ExecutionError: a kernel fails even for a single model.
-        MismatchError: a model computes other values than alone, also by itself.
+        MismatchError: outputs of a model differ from onnxruntime's, even if it is the only one in its file.
         KeyboardInterrupt: the user interrupts and declines the fastest way known.
     """
     started = time.monotonic()
@@ -94,7 +94,7 @@ def batch(
 
 @dataclass(frozen=True, eq=False)
 class _BatchJob:
-    """One call of `batch`. `database` is None if latencies are neither stored nor known."""
+    """One call of `batch`. `database` is None if latencies are neither stored nor looked up."""
 
     models: Mapping[str, Model]
     settings: BatchSettings
@@ -261,7 +261,7 @@ class _ClusterJob:
         found = [] if policy == "packed" else list(serial_methods(without, until))
         if policy != "serial":
             found += packed_methods(without, until, with_ours=policy == "packed")
-        if policy == "packed" and not found:  # one model has nobody beside it
+        if policy == "packed" and not found:  # a single model has nothing to run alongside
             found += serial_methods(without, until)
         if self.job.settings.batches:
             found += self._batching(apart, list(mixed_methods(apart, until)))
@@ -275,7 +275,7 @@ class _ClusterJob:
         """
         if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
             return apart
-        # Where nothing is batched, nothing else could ship.
+        # Without batching, nothing else could ship.
         if not self.job.settings.batches or not self.job.settings.shared_inputs:
             return replace(apart, shares=False)
         without = compose(self.models)
@@ -300,8 +300,8 @@ class _ClusterJob:
     def _plans(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
         """Distinct plans that batch something.
 
-        Separate operators are priced one by one, although whole models side by side wait less for each other. With
-        "auto", plans are also made at `_share` of these prices and at the mean of that and 1.
+        Separate operators are priced by isolated samples, although whole models side by side wait less for each other.
+        With "auto", plans are also made with these prices multiplied by `_share`, and by the mean of `_share` and 1.
         """
         self._say("measuring the gain of batched operators")
         sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
@@ -366,10 +366,10 @@ def _first_line(error: Exception) -> str:
 def replace_members(
     whole: Model, document: ScheduleDocument, models: Mapping[str, Model]
 ) -> tuple[Model, ScheduleDocument, Mapping[str, tuple[str, ...]]]:
-    """The file with the weights of `models` in the members of these names, and its schedule; nothing is searched.
+    """Replaces the weights of the members with these names by those of `models`, and keeps the schedule.
 
-    Outputs of new models are compared with onnxruntime on each, those of all others with the file before. Also returns,
-    by model, the weights that are no longer shared.
+    Outputs of replaced members are compared with onnxruntime on each new model, those of others with the previous file.
+    Also returns, by model, the weights that are no longer shared.
 
     Raises:
         UsageError: there is no such member, or its weights cannot be replaced.

@@ -46,14 +46,14 @@ while True:
 _NO_SCHEDULE = "the model has no schedule: create one with 'iosched optimize'"
 
 MAX_SECONDS = 600.0
-"""No further round begins after the runs have taken this many seconds together."""
+"""No further round begins once all runs together have taken this many seconds."""
 
 _FEW_ROUNDS = (
     f"Fewer than {LEAST_SAMPLES} rounds cannot show which is faster, so no speedup is given: use more --rounds."
 )
 
 _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN, *FOR_THROUGHPUT)
-"""Alternatives that need a search of their own, or take minutes to open: measured only if asked for by name."""
+"""Alternatives that need a separate search, or take minutes to open: measured only if requested by name."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def bench(
     observer: Observer | None = None,
     on_start: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> BenchResult:
-    """Measures the alternatives `names` interleaved, A B C A B C; `sequential` and a schedule of the model always are.
+    """Measures the alternatives `names` interleaved, A B C A B C, always with `sequential` and the model's schedule.
 
     On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
 
@@ -126,7 +126,7 @@ def bench(
         document = fitted(document, model)
         warn_of_other_device(document, device)
     if resolved.info.cost_kind == "analytic":
-        resolved.executor(model, document)  # raises an error, since nothing runs there
+        resolved.executor(model, document)  # raises an error, since a simulated device runs nothing
     precision = _precision(document, resolved)
     settings = OpenSettings(threads, precision)
     database = None if profile_db is None else Path(profile_db)
@@ -194,7 +194,7 @@ class _Alternatives:
     def _in_turn(
         self, candidates: dict[str, Candidate], budget: Budget, missing: list[tuple[str, str]], baseline: str | None
     ) -> Mapping[str, Measurement]:
-        """The latencies; after a candidate whose process ends, those without it."""
+        """The latencies; if the process of a candidate ends, measures again without it."""
         try:
             return self.here.in_turn(candidates, budget, _progress(self.observer))
         except SeparateProcessError as error:

@@ -36,7 +36,7 @@ Look = Callable[[Sequence[str]], Mapping[str, bool]]
 """Maps operators to whether their results are correct; leaves out those that cannot be inspected."""
 
 _SHOWN = 4
-"""The number of names that are listed."""
+"""Maximum number of names in a list."""
 
 _ADVICE = {
     "runtime": "From the same operator inputs, onnxruntime computes other values: iosched runs the operator wrongly. "
@@ -64,7 +64,7 @@ class Original:
     prefix: str = ""
 
     def values(self, names: Sequence[str], inputs: Arrays) -> dict[str, Any]:
-        """The values of the tensors that it has, by their names in the other model; and of none if it cannot run."""
+        """The values of the tensors that this model has, by their names in the other model; empty if it cannot run."""
         own = {name.removeprefix(self.prefix): name for name in names if name.startswith(self.prefix)}
         looked_into = probed(self.model, tuple(own))
         try:
@@ -84,8 +84,8 @@ class MismatchCase:
         device: runs it.
         inputs: the model's inputs.
         originals: the references: one model, or each member of a composed one.
-        rtol: how far off floats may be, see `compare`.
-        threads: how many cores run it; None for all that may be used.
+        rtol: relative tolerance of floats, see `compare`.
+        threads: the number of CPU cores; None for all that may be used.
     """
 
     model: Model
@@ -99,7 +99,7 @@ class MismatchCase:
     def computed(self, tensors: Sequence[str]) -> Values:
         """The outputs of the model on the device, and these tensors if it has them.
 
-        The model is compiled again, to return the tensors too.
+        Compiles the model again, so that it also returns the tensors.
         """
         looked_into = probed(self.model, tensors)
         with closing(self.device.executor(looked_into, self.document, self.threads)) as executor:
@@ -116,7 +116,7 @@ class MismatchCase:
     def rtol_between(self) -> float:
         """Tolerance of intermediate floats; those that represent whole numbers may be off by one step.
 
-        If results are requested, a library no longer fuses their operators, and rounding differs.
+        A library no longer fuses operators whose results are requested, so rounding differs.
         """
         return max(self.rtol, HALF_RTOL) if quantized_operators(self.model.graph) else self.rtol
 
@@ -165,11 +165,11 @@ class FirstDifference:
         max_abs: the largest difference of its results from onnxruntime's; None if they cannot be compared, for example
             with NaN.
         max_rel: the same relative to the scale of the tensor.
-        inputs_max_rel: the same of all that it reads; None if that could not be looked at.
+        inputs_max_rel: the same for all its inputs; None if they could not be inspected.
         reason: the difference, for display.
         cause: from onnxruntime's results for the same operator inputs. "runtime": they differ, so the operator runs
             wrongly; "model": only those of the original's operator differ, so the file differs; "rounding": they are
-            equal, so small differences accumulated. None if that could not be tried.
+            equal, so small differences accumulated. None if that could not be tested.
         vanishes: whether outputs were correct in an inspecting run, for example if memory is overwritten.
         is_complete: whether the search finished.
         looks: the number of inspecting runs.
@@ -207,10 +207,10 @@ def position_of(schedule: Schedule | None, operator: str) -> SchedulePosition | 
 def first_difference(case: MismatchCase) -> FirstDifference | None:
     """The first operator that differs on the way to the first output that does.
 
-    None if no output of an operator differs any more: in a run of its own, on the model as it was loaded.
+    None if no output of an operator differs when the loaded model runs again.
 
-    Complexity: the model is compiled and run about log2 of its operators times, on the device and on onnxruntime, each
-    time with a few tensors more among its outputs.
+    Complexity: about log2(operators) compilations and runs of the model, on the device and on onnxruntime, each with a
+    few more tensors among its outputs.
     """
     search = _Search(case)
     outputs = case.model.graph.outputs
@@ -317,7 +317,7 @@ class _Search:
         )
 
     def _alone(self, operators: Sequence[str]) -> tuple[float | None, Cause | None]:
-        """The error of these operators' inputs, and the cause by onnxruntime's results from the same inputs."""
+        """The error of these operators' inputs, and the cause by comparison with onnxruntime on the same inputs."""
         case, graph = self.case, self.case.model.graph
         outputs = graph.by_name[operators[-1]].outputs
         written = {name for each in operators for name in graph.by_name[each].outputs}
@@ -358,7 +358,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class Differing:
-    """An operator that differs, though nothing that it reads does.
+    """An operator that differs although its inputs do not.
 
     Attributes:
         unseen: operators right before it, in order, that could not be inspected: it may be one of them.
@@ -387,14 +387,14 @@ def find_differing(
     do not matter: the operator found differs, and all its inputs are correct.
 
     Args:
-        order: all operators in the order in which they run, which is a topological one.
+        order: all operators in execution order, which must be topological.
         differing: operators known to differ, at least one; the search is for the cause of the first.
         alike: operators known to be correct.
         look: see `Look`.
         most_looks: the search ends after this number of looks.
 
-    Complexity: looks: about log2 of the operators before the first of `differing`, and one more for each that cannot be
-    looked at; besides, O(looks * (operators + edges)).
+    Complexity: about log2(operators before the first of `differing`) looks, plus one for each operator that cannot be
+    inspected; the rest takes O(looks * (operators + edges)).
     """
     place = {name: number for number, name in enumerate(order)}
     good, dark, looks = set(alike), set[str](), 0
@@ -440,7 +440,7 @@ def sentence(found: FirstDifference) -> str:
 
 
 def lines(found: FirstDifference | None) -> tuple[str, ...]:
-    """All that there is to say, a sentence or two in each line; None means that no operator was found."""
+    """The report on a difference, one or two sentences per line; `found` is None if no operator was found."""
     if found is None:
         return ("In another run the outputs were correct, which suggests a race between threads. " + REPORT,)
     text = sentence(found)
@@ -458,7 +458,7 @@ def lines(found: FirstDifference | None) -> tuple[str, ...]:
 
 
 def mismatch_text(reasons: Sequence[str], found: FirstDifference | None) -> str:
-    """The error that outputs differ: which do, in two lines, and then the first operator that does."""
+    """The error message for differing outputs: which ones differ, in two lines, then the first differing operator."""
     few = list(reasons) if len(reasons) <= 1 else [f"{reasons[0]}; and {len(reasons) - 1} more"]
     return "\n".join(["outputs differ from onnxruntime's:", *few, *lines(found)])
 

@@ -18,9 +18,9 @@ class Decision:
         chosen: the name of the candidate that ships.
         weighed: the name of the candidate that `plain` is compared with: the one that ships, or else our first one.
         comparison: of `plain` and `weighed`; None if there are too few rounds to compare them.
-        rounds: how often each candidate was run.
-        usual: the name of the usual one of the candidates that run the model without a schedule.
-        among_plain: of `usual` and `plain`, if these are two.
+        rounds: the number of rounds.
+        usual: the name of the usual candidate that runs the model without a schedule.
+        among_plain: the comparison of `usual` and `plain`, if they differ.
     """
 
     plain: str
@@ -70,10 +70,10 @@ def decide(
 ) -> Decision:
     """Chooses which of the candidates that were measured interleaved ships.
 
-    One of `others` replaces `plain` if it is faster beyond noise. The first of `ours` ships whose speedup over that has
-    an interval above 1; a later one replaces it if it is also faster than that one. Each is compared with the best
-    plain candidate once, so one that is not faster ships with a probability of at most 2.5 %. None ships that another
-    plain candidate beats.
+    One of `others` replaces `plain` if it is faster beyond noise. Of `ours`, the first whose speedup over that has an
+    interval above 1 ships; a later one replaces it if it is also faster than that one. Each is compared with the best
+    plain candidate once, so one that is not faster ships with a probability of at most 2.5 %. No candidate ships that
+    another plain candidate beats.
 
     Args:
         measured: latencies by name, measured by one call of `interleave`.

@@ -62,7 +62,7 @@ class Explanation:
         explanation: the other places of the operator's unit, and their latencies.
         device_name: the device that the latencies are for.
         cost: "measured" or "analytic".
-        tolerance: the part of a latency below which a difference means nothing.
+        tolerance: the part of a latency below which differences are insignificant.
         throughputs: computes how fast the stages of the explanation are.
         idle: for each stage of the explanation its idle share, see `OpenModel.idle_share`.
         measurements: the number of stages measured for this explanation.
@@ -194,7 +194,7 @@ def _weighed(
 def _in_turn(cost: object, found: StagePlacement) -> dict[OtherPlacement, Interval]:
     """Interleaved speedups of the block for places that look faster.
 
-    Their stages were measured one by one, minutes apart: of many such, some look faster by chance.
+    Their stages were measured separately, minutes apart, so some of many look faster by chance.
     """
     now = found.present_us
     if not isinstance(cost, ComparesSegments) or now is None:

@@ -1,4 +1,4 @@
-"""The job `explore`: variants of a model, costed as they would ship and scored by the user, and the best of them."""
+"""The job `explore`: costs variants of a model as they would ship, scores them by a user's command, and ranks them."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def explore(
     Args:
         base: the base model; None for that of the space.
         interrupt: defers interruptions between trials and during score commands; by default they are raised at once. A
-            trial without a result is evaluated again when the study goes on.
+            trial without a result is evaluated again when the study continues.
         pool: whose workers cost and score variants; by default this machine, one variant after another.
 
     Raises:
-        UsageError: a setting is wrong, or the file is no study, or one about something else; or no mutator of the space
-            finds anything in the base model.
+        UsageError: a setting is wrong, the file is not a study or has another subject, or no mutator of the space
+            matches the base model.
         InvalidModelError: the space's base model cannot be run.
         DeviceError: this is not Linux, Optuna is not installed, a device or library is missing, or there is no cluster.
         DeviceLostError: all workers of a device were lost.
@@ -133,7 +133,7 @@ def study_in(path: Path) -> StudyHistory:
 
 
 def check_optuna() -> None:
-    """Accepts that Optuna is installed.
+    """Checks that Optuna is installed.
 
     Raises:
         DeviceError: it is not.
@@ -149,7 +149,7 @@ def _found(opened: OpenedStudy) -> StudyHistory:
 def _pool_of(
     pool: WorkerPool | None, settings: ExploreSettings, interrupt: Interrupt
 ) -> AbstractContextManager[WorkerPool]:
-    """The pool, or this machine, where measurements exclude all else and score commands run concurrently."""
+    """The pool, or this machine, where measurements run exclusively and score commands concurrently."""
     if pool is not None:
         return nullcontext(pool)
 

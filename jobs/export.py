@@ -54,7 +54,7 @@ class PlanCheck:
 
     @property
     def is_used(self) -> bool:
-        """Whether it is."""
+        """Whether the plan file is used."""
         return self.reason is None
 
 
@@ -131,7 +131,7 @@ def check(source: StrPath) -> PlanCheck:
 
 @contextmanager
 def _folder(target: Path) -> Iterator[Path]:
-    """A folder inside of `target` that is deleted, and so is `target` if it is left empty."""
+    """A temporary folder inside `target`; at the end, also deletes `target` if it is empty."""
     target.mkdir(parents=True, exist_ok=True)
     try:
         with TemporaryDirectory(prefix=".export-", dir=target) as room:

@@ -1,6 +1,6 @@
 """Latencies of a schedule's stages from the profile database or by computation.
 
-Nothing is measured for it.
+Nothing is measured.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | No
     """Looks up every stage of a schedule of `model`, and every operator alone; measures nothing and writes nothing.
 
     With teams, all latencies are of one of them. For a simulated GPU, latencies of single operators are computed.
-    Complexity: one look-up a stage and one an operator.
+    Complexity: one look-up per stage and one per operator.
     """
     if document.cost == "measured" and not _is_here(document):
         return KnownStages(why=_ELSEWHERE)
@@ -104,16 +104,16 @@ def _singles(
 
 
 def in_a_row(known: KnownStages, order: Schedule) -> Schedule:
-    """`order`, of one operator a stage, with latencies of single operators; units share a stage.
+    """`order`, with one operator per stage, with latencies of single operators; the operators of a unit share a stage.
 
-    Latencies that are known in `order` stay as they are.
+    Known latencies in `order` are kept.
     """
     blocks = (replace(block, stages=tuple(_joined(known, block))) for block in order.blocks)
     return Schedule(tuple(blocks))
 
 
 def _joined(known: KnownStages, block: Block) -> Iterator[Stage]:
-    """The stages of a block of single operators; the first operator of a unit brings the others."""
+    """The stages of a block of single operators; the operators of a unit move to its first one."""
     there = {name for stage in block.stages for name in stage.operators}
     units = {members[0]: (members, latency_us) for members, latency_us in known.single_us if there.issuperset(members)}
     joined = {name for members, _ in units.values() for name in members}

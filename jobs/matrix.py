@@ -110,13 +110,13 @@ class MatrixTarget:
 
 @dataclass(frozen=True)
 class MatrixResult:
-    """The targets, and how long each runs the schedules of all.
+    """The targets, and the latencies of all schedules on each.
 
     Attributes:
-        targets: a device at a batch size each.
+        targets: one for each device and batch size.
         latency_us: the latencies in microseconds, as `latency_us[executed on][optimized for]`.
-        measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
-            nothing was measured on elsewhere, or that are measured here.
+        measured_share: the part of each, from 0 to 1, that was measured on such a GPU on another machine; None on
+            targets without such measurements, or that are measured here.
         intervals: their intervals; None on measured targets.
         level: the intended coverage probability of the intervals.
     """
@@ -163,7 +163,7 @@ def matrix(
 
     Args:
         batches: batch sizes, each with the model bound to it; iterated once.
-        observer: is shown how many searches are done, and then of how many targets all schedules are priced.
+        observer: is shown the number of finished searches, then of targets with all schedules priced.
         pool: whose workers search; by default this machine. On a cluster all is measured.
 
     Raises:

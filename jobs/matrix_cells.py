@@ -166,7 +166,7 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
     """Latency in microseconds of a stage of units; if it cannot be merged on this device, of its groups side by side.
 
     A measured stage counts with its second measurement (`Remeasurable`). The first one is too low on average for the
-    stages that a search chose by it, which would favour the schedule that was found with these latencies.
+    stages that a search chose by it, and would favour the schedule found with these latencies.
     """
     if opened.here is not None:
         return measured_stage_us(opened.here.cost, stage)
@@ -174,7 +174,7 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
 
 
 def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
-    """The stages that a device which is not attached would run; they take `schedule_latency_us`."""
+    """The stages that a simulated device would run; their latencies sum to `schedule_latency_us`."""
     return tuple(_runnable(opened, stage) for stage in opened.units.stages(schedule))
 
 

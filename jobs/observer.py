@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Is shown the progress of a job."""
+    """Receives the progress of a job."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
         """`done` of `total` (None: unknown) steps are done; `text` describes the next."""

@@ -62,7 +62,7 @@ def optimize(
     interrupt: Interrupt | None = None,
     shared: SharedResources = NO_SHARED_RESOURCES,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` on a attached device or, by the analytic model, on another GPU.
+    """Finds the fastest way to run `model` on an attached device or, by the analytic model, on another GPU.
 
     On the CPU, the schedule that is found is measured interleaved with the sequential and the greedy schedule, with
     plain onnxruntime in its best setting, and with OpenVINO if installed. A schedule ships only if it is faster than
@@ -72,7 +72,7 @@ def optimize(
     A stage that fails is left out of the search. If a whole plan fails on the CPU, plain onnxruntime ships; on an
     attached GPU one operator after another is tried. With `settings.strict` both are errors.
 
-    With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
+    With `settings.schedule_from` nothing is searched: the given schedule replaces the one that is found.
 
     Args:
         interrupt: defers interruptions of the search; by default they are raised at once.
@@ -85,7 +85,7 @@ def optimize(
         DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
         ExecutionError: onnxruntime fails to run the model, or on a GPU a kernel fails; with `settings.strict` a
             `PlanError` if a plan fails on the CPU.
-        ResourceError: the machine lacks memory, threads or disk space.
+        ResourceError: the machine has too little memory, threads or disk space.
         MismatchError: outputs differ from onnxruntime's, on a GPU or with `settings.strict`.
         KeyboardInterrupt: the user interrupts and declines the best schedule known.
     """
@@ -174,9 +174,9 @@ class _OptimizeJob:
             return found, self._verdict(found, comparison), search_seconds
 
     def _compared_unsearched(self, comparison: Comparison) -> Iterable[Stage]:
-        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open meanwhile.
+        """Compares baselines before the search, if a CPU runs them, time allows and all may stay open during it.
 
-        Returns the stages of several groups of the best of ours, which the search begins with.
+        Returns the stages with several groups of the best of ours, which the search measures first.
         """
         plain = self.opened.baselines.onnxruntime
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
@@ -184,7 +184,7 @@ class _OptimizeJob:
         if plain is None or is_reduced or not self.opened.is_schedulable or weights_nbytes > MANY_SESSIONS_NBYTES:
             return ()
         if self.settings.strict:
-            return ()  # the search names the operators of a stage that fails, a whole model does not
+            return ()  # the search names the operators of a failing stage, a whole model does not
         if not self.time_budget.has_time_before_the_search:
             return ()
         self.observer.progress(0, None, "comparing baselines")

@@ -42,7 +42,7 @@ class BatchesResult:
         schedules: the schedules of those that succeeded.
         results: their results by batch size, ascending.
         failed: errors by batch size.
-        left: the batch sizes whose turn had not come when the user interrupted.
+        left: the batch sizes that had not begun when the user interrupted.
     """
 
     model: DynamicBatchModel
@@ -52,7 +52,7 @@ class BatchesResult:
     left: tuple[int, ...]
 
     def save(self, path: StrPath) -> None:
-        """Writes the model with its batch dynamic and the schedules inside; the file is there whole or not at all.
+        """Writes the model with its batch dynamic and the schedules inside; the file is written whole or not at all.
 
         Raises:
             OSError: the file cannot be written.
@@ -89,7 +89,7 @@ def optimize_batches(
     sizes = sorted(set(batch_sizes))
     if not sizes or sizes[0] < 1 or len(sizes) > MAX_SIZES:
         raise UsageError(f"expected 1 to {MAX_SIZES} positive batch sizes")
-    models = {size: model.at(size) for size in sizes}  # what cannot run is told before anything is measured
+    models = {size: model.at(size) for size in sizes}  # fails before anything is measured
     sources = {size: None if schedules_from is None else taken_over(schedules_from, models[size]) for size in sizes}
     observer, held = observer or Silence(), interrupt or Uninterrupted()
     results: dict[int, OptimizeResult] = {}

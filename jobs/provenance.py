@@ -19,7 +19,7 @@ _PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),
     *("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-frontend", "torch"),
 )
-"""Those that compute or measure something."""
+"""Packages that compute or measure something."""
 
 _OF_THE_MOMENT = ("cores", "quota", "kernel")
 """Facts that change on the same machine, left out of files that are compared byte by byte."""
@@ -30,15 +30,15 @@ class Machine:
     """The machine that something was computed or measured on.
 
     Attributes:
-        cpu: the product's name of its processor.
+        cpu: the product name of its processor.
         design: see `Processor.design`.
         cores: the numbers of the processors that this process may use.
         quota: the CPU quota in cores, if limited.
-        processors: how many the machine has.
-        memory_nbytes: of the machine.
-        system: of the machine ("Linux").
-        kernel: the release of that.
-        architecture: of the processor ("x86_64").
+        processors: the number of processors of the machine.
+        memory_nbytes: bytes of memory of the machine.
+        system: the operating system ("Linux").
+        kernel: the release of the operating system's kernel.
+        architecture: the processor's architecture ("x86_64").
     """
 
     cpu: str
@@ -61,7 +61,7 @@ class Provenance:
         versions: of iosched, its commit if known, Python and libraries.
         seeds: seeds by purpose.
         command: the words of the command line, as they were typed; None if it was no command.
-        time: of the result, in UTC, as in ISO 8601.
+        time: when the result was made, in UTC (ISO 8601).
     """
 
     machine: Machine
@@ -77,7 +77,7 @@ class Provenance:
 
 
 def provenance(seeds: Mapping[str, int] = {}, command: Sequence[str] | None = None) -> Provenance:
-    """Where a result comes from that is made here and now.
+    """The provenance of a result that this process makes now.
 
     Args:
         seeds: seeds by purpose.

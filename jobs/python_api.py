@@ -1,4 +1,4 @@
-"""`iosched.optimize`: the job as a script calls it, by the words of the command line."""
+"""`iosched.optimize`: the job for scripts, with the options of the command line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def optimize(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     **words: Unpack[OptimizeWords],
 ) -> OptimizeResult:
-    """Finds the fastest way to run a model on a attached device or, by the analytic model, on another GPU.
+    """Finds the fastest way to run a model on an attached device or, by the analytic model, on another GPU.
 
     >>> result = iosched.optimize("model.onnx", device="v100", batch_size=1)
     >>> result.cost

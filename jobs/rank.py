@@ -44,7 +44,7 @@ class RankSettings:
         threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         precision: the precision.
         launch: how simulated GPUs launch kernels.
-        budget_s: the seconds for everything; each model has an equal part of what is left. None for no limit.
+        budget_s: the seconds for everything; each model gets an equal share of the remaining time. None for no limit.
         profile_db: the profile database; by default the user's.
         resume: whether to use the latencies in the database.
         gap_percent: the gap that a search may leave, see `OptimizeSettings`.
@@ -82,7 +82,7 @@ class RankRow:
         cost: its latency there; None if there is none.
         failure: the error; None if there is a latency.
         flops: operations in one run; None if the model cannot be read.
-        params: how many numbers its weights have; None if it cannot be read.
+        params: the number of parameters; None if the model cannot be read.
     """
 
     model: str
@@ -131,17 +131,17 @@ class RankResult:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part, from 0 to 1, of all latencies of stages asked for that the database had; None if none was."""
+        """The part, from 0 to 1, of all requested stage latencies that the database had; None if none was requested."""
         found = [row.cost for row in self.rows if row.cost is not None]
         hits, measured = sum(each.cache_hits for each in found), sum(each.measurements for each in found)
         return hits / (hits + measured) if hits + measured else None
 
 
 class RankInterruptedError(KeyboardInterrupt):
-    """The user interrupted when there were rows that were done.
+    """The user interrupted after some rows were finished.
 
     Attributes:
-        result: has these rows, and behind them the others, each with an `UnreachedError`.
+        result: these rows, followed by the others, each with an `UnreachedError`.
     """
 
     def __init__(self, result: RankResult) -> None:
@@ -164,14 +164,14 @@ def rank(
         models: by name; functions are called when needed.
         observer: is shown the number of finished rows.
         pool: whose workers find the costs; by default this machine. Workers of a cluster also compute those of GPUs
-            that the cluster lacks.
+            that the cluster does not have.
 
     Raises:
         UsageError: there is no model or device, or a setting is wrong.
         DeviceError: a device is not attached, or a library is missing; or there is no cluster.
         DeviceLostError: a GPU stopped working, or all workers of a device were lost.
-        RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` that has the rows that were done.
-        KeyboardInterrupt: the user interrupts before there is one.
+        RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` with the finished rows.
+        KeyboardInterrupt: the user interrupts before a row is finished.
     """
     if not models:
         raise UsageError("no model to rank: name at least one")
@@ -202,16 +202,16 @@ def loaded(source: Source) -> Model | Exception:
     """The model, or why it cannot be read."""
     try:
         return source if isinstance(source, Model) else source()
-    except Exception as error:  # noqa: BLE001 - whatever a file is, it is a row
+    except Exception as error:  # noqa: BLE001 - an unreadable file is a row, too
         return error
 
 
 def limited(settings: RankSettings, device: str, started: float, left: float) -> OptimizeSettings:
-    """The settings on a device, with an equal part of the time that remains for the rows that are left.
+    """The settings on a device, with an equal share of the remaining time for each remaining row.
 
     Args:
-        started: when all began, by `time.monotonic`.
-        left: how many rows are done one after another in the time that remains, with this one.
+        started: when the budget began, by `time.monotonic`.
+        left: the number of remaining rows that run one after another, including this one.
 
     Raises:
         UsageError: no time remains.
@@ -273,7 +273,7 @@ class _Ranking:
 
     @property
     def _began(self) -> float:
-        """When the budget began to count; now, if it has not."""
+        """When the budget began; now, if it has not begun."""
         began = None if self.budget is None else self.budget.opened_s
         return time.monotonic() if began is None else began
 

@@ -92,7 +92,7 @@ class Row:
 
     @property
     def runs(self) -> int:
-        """The number of runs in a row."""
+        """The total number of runs."""
         return len(self.latency.every_run_us)
 
     @property

@@ -91,7 +91,7 @@ def run(
 ) -> RunResult:
     """Opens `model` by `open_executor`, runs it once, and then times `repeats` runs.
 
-    Where outputs differ, the first operator is looked for that does, which runs the model several times more.
+    If outputs differ, searches for the first operator that differs, which runs the model several more times.
 
     Args:
         document: its schedule; None if it has none.
@@ -103,7 +103,7 @@ def run(
         threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         by_schedule: whether to run the schedule even if a library ships.
         trace: whether to trace the tasks of the timed runs; implies `by_schedule`.
-        plan: an open plan file with a program for this model, which runs in the place of `document`; it is closed.
+        plan: an open plan file with a program for this model, which runs instead of `document`; it is closed.
         tell: is called with messages about slow steps.
 
     Raises:
@@ -239,7 +239,7 @@ CONSEQUENCE = "it runs, but another schedule may be faster on this device"
 
 
 def other_device(document: ScheduleDocument, device: str) -> str | None:
-    """A clause that names the other device; None if the schedule was measured on such a device as `--device` names.
+    """A clause that names the other device; None if the schedule was measured on the device that `--device` names.
 
     Raises:
         UsageError: there is no such device.

@@ -26,7 +26,7 @@ def document_from(model: Model, device: Device, here: AttachedModel | None, sche
     If latencies are computed, it has no machine and is the same everywhere.
 
     Args:
-        here: the model as it was open there, if the device is attached.
+        here: the model that was open on the device, if that is attached.
     """
     return ScheduleDocument(
         model=model.name,

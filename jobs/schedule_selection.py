@@ -19,7 +19,7 @@ class SelectedSchedule:
     Attributes:
         document: the schedule, of that model.
         batch_size: the size that it was searched for.
-        is_exact: whether the model has this batch size, instead of the nearest one.
+        is_exact: whether the model has this batch size, not just a near one.
     """
 
     document: ScheduleDocument

@@ -24,7 +24,7 @@ from iosched.scheduler.strategies import BASELINES, LANES, SEARCHES, StrategyNam
 Deadline = Callable[[], bool]
 
 CLEARLY_LESS = 0.99
-"""Of the latency of the schedule found: less is beyond what the analytic model can tell."""
+"""Maximum latency relative to the schedule found; the analytic model cannot resolve smaller differences."""
 
 
 def schedule_by(
@@ -152,7 +152,7 @@ def known_in_lanes(here: AttachedModel) -> Schedule | None:
 def or_in_lanes(opened: OpenModel, settings: OptimizeSettings, found: SearchResult) -> SearchResult:
     """The schedule found, or that of list scheduling if its computed latency is clearly lower.
 
-    The settings may ask for a proof, or for stages of one kind or size, which lanes are not.
+    Not if the settings ask for a proof, or for stages of one kind or size, which lanes are not.
     """
     asks_for_stages = settings.strategy != "both" or settings.pruning not in (DEFAULT_PRUNING, NO_PRUNING)
     if asks_for_stages or settings.gap_percent == 0:

@@ -1,4 +1,4 @@
-"""The job `selftest`: tries a device with checks of its own, and says which of them pass."""
+"""The job `selftest`: runs the checks of a device and reports which of them pass."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ class _SilentWatcher:
 
 
 def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
-    """Tries a device with all of its checks; one that fails does not keep others from being tried.
+    """Runs all checks of a device; a check that fails does not prevent the others.
 
     Args:
         watcher: observes checks.
 
     Raises:
         UsageError: there is no such device.
-        DeviceError: it is not attached, or what it needs is not installed.
+        DeviceError: it is not attached, or a library that it needs is not installed.
     """
     started = time.perf_counter()
     opened = resolve(device)
@@ -163,7 +163,7 @@ def _tried(check: SelfCheck) -> CheckResult:
 
     try:
         return ended("passed", check.run())
-    except Exception as error:  # noqa: BLE001 - what nobody thought of must not hide the checks behind it
+    except Exception as error:  # noqa: BLE001 - an unexpected error must not hide the checks after it
         return ended("failed", _one_line(error), error)
 
 

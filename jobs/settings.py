@@ -37,14 +37,13 @@ class OptimizeSettings:
         launch: how a simulated GPU launches kernels: by one CUDA graph ("graph") or one by one ("streams").
         objective: what to optimize for: the latency of one run or the throughput.
         gap_percent: the search of a block ends once no schedule can save more than this part of the best one found.
-            Where latencies are measured, that is by predictions of stages that were not measured; None is 2 there, and
-            0 predicts nothing. For a simulated GPU, 0 searches to the proof; None is 0 there, and 1 once 2,000 stages
-            of the block are computed.
+            With measured latencies, unmeasured stages are predicted; None means 2, and 0 predicts nothing. On a
+            simulated GPU, 0 searches until the proof; None means 0, and 1 once 2,000 stages of the block are computed.
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
         strict: whether a plan that fails or computes wrong outputs is an error. By default a stage that fails is left
             out of the search, and plain onnxruntime ships instead of a whole plan that fails.
-        units: the operators of each unit that is scheduled as one operator; with `schedule_from` those of that schedule
-            count.
+        units: the operators of each unit that is scheduled as one operator; with `schedule_from`, those of that
+            schedule apply.
     """
 
     device: str = "auto"

@@ -1,4 +1,4 @@
-"""Runs a command and sees to it that nothing of it is left: `python supervisor.py PARENT COMMAND...`.
+"""Runs a command and leaves none of its processes behind: `python supervisor.py PARENT COMMAND...`.
 
 A separate script without imports of this package, started for each command. It ends all descendants of the command, in
 any process group or session, when the command ends, when it is terminated, or when process PARENT ends, even if killed.
@@ -26,15 +26,15 @@ _PATIENCE_S = 2.0
 def main(parent: int, command: list[str]) -> int:
     """Runs the command until it ends or this process is terminated; returns its exit code as shells do."""
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes a child of this process
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become children of this process
     signal.signal(signal.SIGTERM, _terminate)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # gone before it was asked to be told of
+    if os.getppid() != parent:  # the parent ended before the call above
         return _COULD_NOT_START
     try:
         code = _ran(command)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on nothing is to keep `_end_all` from its end
-    except _Terminated:  # as the command was started, or had just ended
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing may interrupt `_end_all`
+    except _Terminated:  # as the command started, or just after it ended
         code = -signal.SIGTERM
     _end_all()
     return code if code >= 0 else 128 - code
@@ -71,9 +71,9 @@ def _ended_soon(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end_all() -> None:
-    """Kills all children, and those of theirs that become children of this process then, until none is left.
+    """Kills all children, and their children as these become children of this process, until none is left.
 
-    Only children: no other process can get their numbers before this process has waited for them.
+    Only children: no other process can get their IDs before this process has waited for them.
     """
     while True:
         for process in _children():

@@ -17,15 +17,15 @@ from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget,
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 
 PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
-"""The parts of the time of a cluster of `batch`, but for the comparison at the end, after which prices are asked for no
-more, searches end, what opens slowly is left out, and the ways of each row have been compared.
+"""The parts of the time of a `batch` cluster, without the final comparison, after which pricing ends, searches end,
+OpenVINO is no longer opened, and the ways of each row have been compared.
 """
 
 LEAST_DECIDING_S, MOST_DECIDING_S = 8.0, 120.0
-"""Bounds of the seconds that rounds of whole models go on as long as nothing is decided."""
+"""Bounds on the seconds for rounds of whole models while nothing is decided."""
 
 _LEAST_CANDIDATES = 3  # ours, one operator or model after another, and plain onnxruntime or models side by side
-_ROOM_FOR_LIBRARY = 2  # times what comparing the others takes
+_ROOM_FOR_LIBRARY = 2  # times the seconds to compare the others
 
 
 ENGINE_SHARE = 0.5
@@ -33,12 +33,12 @@ ENGINE_SHARE = 0.5
 
 
 def share_s(budget_s: float | None, started: float, parts: float) -> float | None:
-    """The seconds for the next of some parts of a job, which share the rest of its budget evenly; None for no limit.
+    """The seconds for the next part of a job, whose parts share the remaining budget evenly; None for no limit.
 
     Args:
         budget_s: the seconds for the whole job.
         started: when it began, by `time.monotonic`.
-        parts: how many parts are left, with this one.
+        parts: the number of remaining parts, including this one.
     """
     return None if budget_s is None else max(started + budget_s - time.monotonic(), 0.0) / parts
 
@@ -53,9 +53,9 @@ class TimeBudget:
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
         library: OpenVINO or TensorRT, to be compared if time allows.
-        turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
-        least: how many rounds it takes to find out which candidate is the fastest.
-        reserved_s: the seconds of a cluster that are kept for comparing whole models at the end.
+        turn_s: computes the approximate seconds of a turn of a whole model from those of a run.
+        least: the number of rounds needed to find the fastest candidate.
+        reserved_s: the seconds of a cluster that are reserved for the final comparison of whole models.
     """
 
     budget_s: float | None
@@ -68,7 +68,7 @@ class TimeBudget:
     reserved_s: float = 0.0
 
     def reserving(self, opened: OpenModel) -> TimeBudget:
-        """The same with time kept for the least comparison of an open model; under a budget it is run."""
+        """The same with time reserved for the shortest comparison of an open model; with a budget, runs the model."""
         plain = opened.baselines.onnxruntime
         if self.budget_s is None or plain is None:
             return self
@@ -77,7 +77,7 @@ class TimeBudget:
         return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
 
     def remaining_s(self, part: float | None = None) -> float:
-        """Seconds until that part is spent, or with None all; infinite without a limit, 0 if the user wants an end."""
+        """Seconds until that part (None: all) is spent; infinite without a limit, 0 if the user wants an end."""
         if self.interrupt.accepted:
             return 0.0
         if self.budget_s is None:
@@ -128,7 +128,7 @@ class TimeBudget:
 
     @property
     def trial_s(self) -> float:
-        """About how many seconds it takes to open a whole model and to give it two turns; 0 if there is no limit."""
+        """Approximate seconds to open a whole model and run two turns of it; 0 if there is no limit."""
         if self.plain is None or self.budget_s is None:
             return 0.0
         open_s, run_s = self.plain.opening_and_run_s
@@ -144,7 +144,7 @@ class TimeBudget:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether there is a limit of the time for comparing whole models."""
+        """Whether the time for comparing whole models is limited."""
         return math.isfinite(self.left_s)
 
     @property
@@ -153,7 +153,7 @@ class TimeBudget:
         return self.budget_s is None or self.budget_s >= self.least_comparison_s()
 
     def least_comparison_s(self, n_candidates: int = _LEAST_CANDIDATES) -> float:
-        """About how many seconds finding the fastest candidate takes, if each opens as fast as plain onnxruntime."""
+        """Approximate seconds to find the fastest candidate, if each opens as fast as plain onnxruntime."""
         if self.plain is None:
             return 0.0
         open_s, run_s = self.plain.opening_and_run_s
@@ -164,7 +164,7 @@ class TimeBudget:
         """Whether there is time left to compare the library, or to find out that it cannot be compared."""
         if not self.is_hurried:
             return not self.interrupt.accepted
-        # The search leaves more than that, but for the stage that it is measuring when its time is over.
+        # The search leaves more than that, except for the stage that it measures when its time is over.
         return self._has_room_for_library and self.left_s >= self.least_comparison_s()
 
     @property
@@ -183,7 +183,7 @@ class TimeBudget:
 
     @cached_property
     def _library_s(self) -> float:
-        """Seconds to compare the library once open, which this opens; 0 if it is not compared."""
+        """Seconds to compare the library, which this opens, once it is open; 0 if it is not compared."""
         if self.library is None or not self._has_room_for_library:
             return 0.0
         try:
@@ -203,7 +203,7 @@ class TimeBudget:
         return left_s > effort_s + self.least_comparison_s() + self._library_s
 
     def deciding_s(self, search_s: float, compared_s: float) -> float:
-        """Seconds for rounds of whole models: half of the search or as long as all earlier rounds, within bounds."""
+        """Seconds for rounds of whole models: half the search time, or that of all earlier rounds, within bounds."""
         return min(max(search_s / 2, compared_s, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property
@@ -246,7 +246,7 @@ class TimeBudget:
     def comparison_of(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
         """Limits for measuring candidates of about these latencies interleaved: `usual`, or less if there is less time.
 
-        No round is left out that it takes to say which one is faster.
+        Never fewer rounds than needed to find the faster one.
         """
         left_s = self.remaining_s()
         if math.isinf(left_s):

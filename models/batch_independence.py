@@ -180,12 +180,12 @@ def _only_first_batched(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _windowed(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """With more results, MaxPool counts places over all images, and BatchNormalization trains."""
+    """Only one result: a second one of MaxPool counts positions over all images, and BatchNormalization would train."""
     return _only_first_batched(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
 
 
 def _broadcast(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Batched operands have the rank of the result; others lack the batch dimension or have size 1 there."""
+    """Batched operands have the rank of the result; others have no batch dimension, or size 1 there."""
     rank = graph.rank(node.output[0])
     operands = [name for name in node.input if name]
     if rank is None or any(graph.rank(name) is None for name in operands):
@@ -216,7 +216,7 @@ def _concat(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _gather(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """From each image by common indices, or from a common table by the indices of each image."""
+    """Takes from each image by common indices, or from a common table by the indices of each image."""
     if graph.batched.isdisjoint(node.input[:1]):
         return integer(node, "axis") == 0
     return _only_first_batched(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
@@ -232,7 +232,7 @@ def _reduce(graph: _Graph, node: onnx.NodeProto) -> bool:
 
 
 def _squeeze(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Without axes, it would remove the batch dimension at batch size 1."""
+    """Axes are required: without them, the batch dimension would be removed at batch size 1."""
     return _reduce(graph, node)
 
 

@@ -101,7 +101,7 @@ def walked(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def slots(node: onnx.NodeProto) -> tuple[str, ...]:
-    """The tensors that a node reads: its inputs by position ("" if omitted), then what its subgraphs capture."""
+    """The tensors that a node reads: its inputs by position ("" if omitted), then the captures of its subgraphs."""
     return (*node.input, *captures(node))
 
 

@@ -35,7 +35,7 @@ class DeviceError(IoschedError):
 
 
 class SeparateProcessError(DeviceError):
-    """A process of its own that runs a model failed, ended or hung (exit code 3).
+    """A separate process that runs a model failed, ended or hung (exit code 3).
 
     Attributes:
         candidate: the name of the model among those that are timed; empty if it is not timed.
@@ -65,7 +65,7 @@ class PlanWarning(UserWarning):
 
 
 class ResourceError(ExecutionError):
-    """The machine lacks memory, threads or disk space (exit code 1)."""
+    """The machine is out of memory, threads or disk space (exit code 1)."""
 
 
 class BusyError(ExecutionError):

@@ -122,7 +122,7 @@ def serialized(node: onnx.NodeProto) -> tuple[bytes, ...]:
 
 
 def completed(node: onnx.NodeProto, defaults: Iterable[AttributeProto]) -> tuple[AttributeProto, ...]:
-    """The node's attributes, and those of `defaults` that it lacks."""
+    """The node's attributes, and the other ones of `defaults`."""
     present = names(node)
     return (*node.attribute, *(item for item in defaults if item.name not in present))
 

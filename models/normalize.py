@@ -25,7 +25,7 @@ def inline_functions(proto: onnx.ModelProto) -> None:
     """Inline the model's functions.
 
     Raises:
-        InvalidModelError: a function is recursive or lacks an opset, or the expansion is too large: nested calls in a
+        InvalidModelError: a function is recursive or has no opset, or the expansion is too large: nested calls in a
             kilobyte can expand to billions of nodes.
     """
     if not proto.functions:

@@ -67,7 +67,7 @@ class ExportedModel:
 
     @classmethod
     def at(cls, path: Path) -> Self | None:
-        """The exported model in this file; None if it is none, or cannot be read."""
+        """The exported model in this file; None if the file is not one, or cannot be read."""
         try:
             with path.open("rb") as file:
                 nbytes = file.seek(0, 2)
@@ -76,7 +76,7 @@ class ExportedModel:
         except OSError:
             return None
         begin = tail.rfind(b"\n" + bytes([len(PLAN_KEY)]) + PLAN_KEY.encode())
-        for start in (begin - 2, begin - 3):  # before it are a tag and a length of one or two bytes
+        for start in (begin - 2, begin - 3):  # a tag and a length of one or two bytes come before it
             if start >= 0 and (entry := _entry_in(tail[start:])) is not None:
                 return cls(path, entry, nbytes - len(tail) + start)
         return None

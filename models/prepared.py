@@ -16,7 +16,7 @@ def prepare(*kinds: Any) -> None:
     msgspec inspects a class at its first use; if two threads do so at once, the process crashes (msgspec 0.22).
 
     Args:
-        kinds: classes or annotations; includes everything that they consist of.
+        kinds: classes or annotations; their parts are included.
     """
     with _ONE_AT_A_TIME:
         for kind in kinds:

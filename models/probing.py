@@ -27,7 +27,7 @@ def probed(model: Model, tensors: Collection[str]) -> Model:
 
 
 def extracted_operators(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
-    """The model of some operators: it takes what they read from others, and returns `outputs`.
+    """The model of some operators: its inputs are the tensors that they read from others, its outputs are `outputs`.
 
     Raises:
         InvalidModelError: the graph cannot be run, for example because a shape is unknown.

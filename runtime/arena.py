@@ -33,8 +33,8 @@ def place(lanes: Sequence[Sequence[PlanTask]], buffers: Sequence[Buffer]) -> tup
     """Give every ARENA buffer an offset; return all buffers in order and the size of the arena in bytes.
 
     Two buffers share bytes only if all accesses of one happen before all accesses of the other. Buffers are placed in
-    the order of their first access, on the memory that was released last; by decreasing size instead (Pisarchyk & Lee,
-    2020) where that makes the arena much smaller. O(buffers^2) in numpy.
+    the order of their first access, on the memory that was released last; or by decreasing size (Pisarchyk & Lee, 2020)
+    where that makes the arena much smaller. O(buffers^2) in numpy.
     """
     order = happens_before(lanes)
     chosen = [index for index, buffer in enumerate(buffers) if buffer.space is MemorySpace.ARENA]

@@ -1,6 +1,6 @@
 """The processors that this process may use: affinity, physical cores, and the CPU quota of its control group.
 
-Linux has two versions of control groups, which may be in use together. A group is limited by all groups around it.
+Linux has two versions of control groups, which may be in use together. A group's ancestors limit it too.
 Linux kernel documentation: admin-guide/cgroup-v2 (`cpu.max`), scheduler/sched-bwc (`cpu.cfs_quota_us`), and proc(5).
 """
 
@@ -23,7 +23,7 @@ def allowed_cpus() -> tuple[int, ...]:
 
 
 def cpu_count() -> int:
-    """Number of threads that this process can keep running, by its processors and its quota.
+    """Number of threads that this process can keep running, given its processors and its quota.
 
     The quota is rounded down: one thread too many exhausts it before its period ends, and then all threads stop.
     """
@@ -58,7 +58,7 @@ def is_time_shared() -> bool:
 
 @cache
 def siblings(cpu: int) -> frozenset[int]:
-    """Processors on the same physical core as `cpu`, which is included; only `cpu` if unknown."""
+    """Processors on the same physical core as `cpu`, including it; only `cpu` if unknown."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     return numbers_in(file_text(path)) | {cpu}
 
@@ -111,9 +111,9 @@ def _mounts(lines: Iterable[str]) -> Iterator[_Mount]:
 def _own_folders(
     mount: _Mount, mounts: Iterable[_Mount], groups: Mapping[str, PurePosixPath]
 ) -> Iterator[PurePosixPath]:
-    """The folders of the process's group and of the groups around it, the outermost first.
+    """The folders of the process's group and of its ancestors, outermost first.
 
-    A container may not see its group by name; then the mounted group counts.
+    If a container cannot see its group by name, the mounted group is used.
     """
     group = groups.get(mount.version)
     if group is None:
@@ -126,7 +126,7 @@ def _own_folders(
 
 
 def _lies_in(group: PurePosixPath, root: PurePosixPath) -> bool:
-    # A group outside the namespace is named "/../other" inside.
+    # A group outside the namespace is named "/../other" inside it.
     return ".." not in group.parts and group.is_relative_to(root)
 
 
@@ -146,7 +146,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def file_text(file: Path, errors: str = "replace") -> str:
-    """The content of a file of the system; empty if it is unreadable."""
+    """The content of a system file; empty if it is unreadable."""
     try:
         return file.read_text(encoding="utf-8", errors=errors)
     except (OSError, ValueError):
@@ -154,5 +154,5 @@ def file_text(file: Path, errors: str = "replace") -> str:
 
 
 def _unescaped(path: str) -> str:
-    """A path of mountinfo, whose blanks and backslashes are octal."""
+    """A path of mountinfo, which escapes blanks and backslashes in octal."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)

@@ -1,4 +1,4 @@
-"""Plain onnxruntime on a batch that is divided among sessions, as servers of models use it."""
+"""Plain onnxruntime on a batch that is divided among sessions, as model servers use it."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class Executor:
         placed: copies inputs to the device and returns the model ready to be timed; default: pass them to each run.
         in_flight: number of threads that may run the model at the same time; others wait.
         traced: times n runs on these inputs and records when each task ran; None if unsupported.
-        by: what runs the model: iosched's runtime, plain onnxruntime on the whole model, or a library in another
-            way, such as OpenVINO or sessions of parts of the batch.
+        by: the runtime: iosched's, plain onnxruntime on the whole model, or a library in another way, such as OpenVINO
+            or sessions for parts of the batch.
     """
 
     runnable: Runnable
@@ -144,7 +144,7 @@ class TracedRuns:
 
     Attributes:
         times_us: microseconds of each run.
-        number: index of the traced run, the one of median latency.
+        number: index of the traced run, which has the median latency.
         tasks: lane after lane, each in its order.
     """
 
@@ -190,7 +190,7 @@ class Requests:
             return runnable.run(inputs)
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Run all of them `repeats` times in a row; microseconds of each run, the mean of the concurrent ones."""
+        """Run all `runnables` `repeats` times in a row; microseconds of each run, averaged over the concurrent ones."""
         if self.in_flight == 1:
             return self._runnables[0].time(inputs, repeats)
         with ThreadPoolExecutor(self.in_flight) as callers:
@@ -205,7 +205,7 @@ class Requests:
 
     @contextmanager
     def free(self) -> Iterator[Runnable]:
-        """One of the `runnables`, which nobody else runs meanwhile; waits until one is free."""
+        """Lend one of the `runnables` exclusively; waits until one is free."""
         runnable = self._free.get()
         try:
             yield runnable

@@ -25,7 +25,7 @@ _NO_FAULTS = (
     *(UsageError, InvalidScheduleError, MismatchError),
     *(DeviceError, DeviceLostError, ResourceError, OSError, MemoryError),
 )
-"""Errors that are raised on purpose. An `InvalidModelError` is not among them: it may be about a graph derived from the
+"""Errors that are raised on purpose. `InvalidModelError` is not included: it may concern a graph derived from the
 model.
 """
 
@@ -44,7 +44,7 @@ class Faults:
 
     @contextmanager
     def contained(self, label: str) -> Iterator[None]:
-        """A context that stops at a fault and stores it in `found` under `label`.
+        """A context that suppresses a fault and stores it in `found` under `label`.
 
         Raises:
             Exception: any error that is no fault of a plan, and every error if `strict`.
@@ -75,7 +75,7 @@ class Faults:
 
 
 def named(operators: Sequence[Operator]) -> str:
-    """Types and names of operators for the user; of many, the first ones."""
+    """Types and names of operators for the user; only the first ones of many."""
     shown = ", ".join(f"{operator.type} {operator.name!r}" for operator in operators[:_MOST_NAMES])
     return shown if len(operators) <= _MOST_NAMES else f"{shown} and {len(operators) - _MOST_NAMES} more"
 

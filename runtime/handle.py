@@ -13,7 +13,7 @@ _pid = os.getpid()
 
 
 def _note_fork() -> None:
-    global _pid  # asking the system takes a good part of a call's time
+    global _pid  # asking the system takes a large part of a call's time
     _pid = os.getpid()
 
 
@@ -24,7 +24,7 @@ if hasattr(os, "register_at_fork"):
 class Handle:
     """Owns one object of a library, which `release` frees once, by `close` or garbage collection.
 
-    A forked child releases nothing, since it lacks the threads to join.
+    A forked child releases nothing, since it does not have the threads to join.
     """
 
     def __init__(self, pointer: int, release: Callable[[int], None]) -> None:

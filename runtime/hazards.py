@@ -24,7 +24,7 @@ __all__ = ["CheckedPlan", "HazardError", "check"]
 
 # A dynamic buffer has an unknown size and counts as one byte.
 _DYNAMIC_NBYTES = 1
-# Looking up members of an enumeration takes as long as all other work here.
+# Module constants: looking up enumeration members takes as long as the rest of the check.
 _ARENA, _DYNAMIC, _READ_ONLY = MemorySpace.ARENA, MemorySpace.DYNAMIC, (MemorySpace.INPUT, MemorySpace.WEIGHT)
 
 _Latest = Mapping[int, int]
@@ -33,7 +33,7 @@ _Latest = Mapping[int, int]
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan that has passed `check`, which creating it raises as; executors accept no other."""
+    """A plan that passed `check`, which runs on creation and may raise; executors accept no other."""
 
     plan: ExecutionPlan
 
@@ -110,7 +110,7 @@ def _rows(buffer: Buffer) -> int:
 
 
 class _Piece(NamedTuple):
-    """Columns that were written together: by which tasks (none for the caller's arrays), and who has read them."""
+    """Columns that were written together: the writing tasks (none for the caller's arrays), and the reading ones."""
 
     writers: tuple[int, ...] = ()
     readers: _Latest = MappingProxyType({})
@@ -118,11 +118,11 @@ class _Piece(NamedTuple):
 
 @dataclass(eq=False)
 class _Lifetime:
-    """The time in which a buffer owns its bytes, from a write of it to a write of another buffer there.
+    """The time in which a buffer owns its bytes: from a write of it until a write of another buffer there.
 
     Attributes:
         before: earlier lifetimes on the same bytes, which must end before the writes of this one.
-        awaited: the last tasks of these.
+        awaited: by lane, the last tasks of these lifetimes.
         pieces: the written columns of the buffer.
         reads: columns and task of reads that are not yet among the readers of `pieces`.
         touched: by lane, the last task that accessed the buffer.
@@ -217,7 +217,7 @@ class _Walk:
         return lifetime
 
     def _check_overwriting(self, number: int, lifetime: _Lifetime, view: View, columns: tuple[int, int]) -> None:
-        """Check that every task whose data task `number` overwrites precedes it; it may read what it adds to.
+        """Check that every task whose data task `number` overwrites precedes it; it may read bytes that it adds to.
 
         Readers are recorded only here, since bytes are rarely overwritten within a lifetime.
         """
@@ -233,7 +233,7 @@ class _Walk:
                 self._check_done(earlier, number, lifetime.buffer)
 
     def _adds_to(self, number: int, view: View, columns: tuple[int, int]) -> bool:
-        """Whether a task adds to the bytes of `view` in place, and reads them in no other way."""
+        """Whether a task adds to the bytes of `view` in place, and does not read them through another view."""
         task = self._order.tasks[number]
         read = [_columns(each, self._buffers, task.name) for each in task.reads if each.buffer == view.buffer]
         disjoint = (stop <= columns[0] or columns[1] <= start for start, stop in read if (start, stop) != columns)
@@ -347,7 +347,7 @@ def _ready(task: PlanTask, done: Sequence[int]) -> bool:
 
 
 def _joined(clocks: Sequence[Sequence[tuple[int, ...]]], lane: int, waits: tuple[Wait, ...]) -> tuple[int, ...]:
-    """The clock of a lane's next task: the maximum of its predecessor's and of those of the tasks it waits for."""
+    """The clock of a lane's next task: the maximum over its predecessor and the tasks that it waits for."""
     clock = list(clocks[lane][-1]) if clocks[lane] else [0] * len(clocks)
     clock[lane] = len(clocks[lane])
     for wait in waits:

@@ -25,7 +25,7 @@ def machine_nbytes() -> int | None:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system: the C library keeps that of large temporary objects."""
+    """Return freed memory to the system: the C library keeps the memory of large temporary objects."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

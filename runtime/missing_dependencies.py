@@ -1,4 +1,4 @@
-"""Recognizes errors of libraries that mean that the machine lacks a resource."""
+"""Recognizes library errors that are caused by a missing resource of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MEMORY = "out of memory: close other programs, or use a smaller batch size or f
 _DISK = "the temporary folder is full: free space in it, or set TMPDIR to another folder"
 _MEANINGS = (
     ("pthread_create failed", _THREADS),  # onnxruntime
-    ("Resource temporarily unavailable", _THREADS),  # the C++ library, of our own executor
+    ("Resource temporarily unavailable", _THREADS),  # the C++ library, in our own executor
     ("bad_alloc", _MEMORY),
     ("Failed to write external initializers", _DISK),  # onnxruntime
     ("no memory for an arena", _MEMORY),  # our own executor
@@ -25,11 +25,11 @@ def way_to_install(extra: str | None, options: str = "") -> str:
 
 
 def missing_resource(text: str) -> str | None:
-    """The resource that the machine lacks and the way out, if a library's error text means that."""
+    """The missing resource and how to fix it, if a library's error text means that one is missing; else None."""
     return next((meaning for fragment, meaning in _MEANINGS if fragment in text), None)
 
 
 def failure(text: str, message: str = "") -> ExecutionError:
-    """A `ResourceError` if a library's text means that the machine lacks something, else an error with `message`."""
+    """A `ResourceError` if a library's text means that a resource is missing, else an error with `message`."""
     lack = missing_resource(text)
     return ExecutionError(message or text) if lack is None else ResourceError(lack)

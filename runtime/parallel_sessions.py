@@ -1,4 +1,4 @@
-"""Members of a composed model in a library session each, as users run several models without iosched."""
+"""Runs each member of a composed model in its own session, as users run several models without iosched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBRARIES: Mapping[Library, str] = {"onnxruntime": "onnxruntime", "openvino": "O
 """Libraries that run sessions, with their display names."""
 
 SETTLED_SECONDS = 0.05
-"""Minimum duration of a timed row of parallel runs."""
+"""Minimum duration of timed consecutive parallel runs."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def serial_settings(threads: int) -> tuple[SessionsSettings, ...]:
 
 
 def parallel_settings(count: int, threads: int) -> SessionsSettings | None:
-    """The settings by which a user of `threads` cores would run `count` models concurrently; None for one lane."""
+    """The settings with which a user of `threads` cores would run `count` models concurrently; None for one lane."""
     lanes = min(count, threads)
     return SessionsSettings(lanes, threads // lanes) if lanes > 1 else None
 
@@ -81,7 +81,7 @@ class ParallelSessions:
     """A session for each member of a composed model, with its own threads; inputs are those of the composed model.
 
     Sessions of several threads stop spinning after a run: otherwise eight sessions of two threads took five times as
-    long. Larger models start first, whatever the order of the members.
+    long. Larger models start first.
     """
 
     def __init__(self, whole: Model, members: Sequence[Member], settings: SessionsSettings) -> None:
@@ -127,7 +127,7 @@ class ParallelSessions:
 
         For concurrent sessions, the first run is timed alone. All others are submitted at once and get the mean
         latency: a model of the next run starts as soon as a lane is free, as if each process or thread served its
-        own model. At least `SETTLED_SECONDS` of runs are timed, whatever `repeats`: threads that wake up together
+        own model. They are timed for at least `SETTLED_SECONDS`, even beyond `repeats`: threads that wake up together
         may share a core for some milliseconds.
         """
         check_names(inputs, self._inputs)
@@ -146,7 +146,7 @@ class ParallelSessions:
             return (first_us, *[self._elapsed_us(runs * in_a_row) / in_a_row] * (repeats - 1))
 
     def _elapsed_us(self, runs: Sequence[_Bound]) -> float:
-        """Microseconds until all have run; an idle thread takes the next run in the queue."""
+        """Microseconds until all runs are done; an idle thread takes the next run in the queue."""
         waiting = iter(runs)
 
         def take(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Where each tensor is stored: in its own buffer, or in columns of another tensor's buffer.
+"""The storage of each tensor: its own buffer, or columns of another tensor's buffer.
 
 Operations that only move bytes need no kernel if their operands share a buffer: the operands of a Concat are written
 directly into its buffer, and the results of a Split are parts of its operand. Each device decides which tensors may
@@ -46,8 +46,8 @@ class Placement:
 class StorageMap:
     """Storage while it is being decided: each tensor has its own buffer until it is moved.
 
-    A buffer may be a table of rows; a tensor in it is a range of columns, in all rows. Columns are counted in bytes, so
-    those of a buffer with one row are its bytes.
+    A buffer may be a table of rows; a tensor in it is a range of columns, in all rows. Columns are counted in bytes: a
+    buffer with one row has a column for each byte.
 
     Attributes:
         nbytes: sizes of the tensors.
@@ -80,8 +80,8 @@ class StorageMap:
     ) -> list[tuple[str, int]]:
         """Move the operands of a Concat into the buffer of its result, where possible.
 
-        Whole buffers move: mostly that of one operand, or that of several operands that fill it together, as the
-        results of a Split do.
+        Whole buffers move: mostly one operand's, or one that several operands fill together, such as the results of a
+        Split.
 
         Args:
             may_move: whether the buffer of that name may move to that column of `target`.
@@ -90,7 +90,7 @@ class StorageMap:
             The operands that must be copied, with their columns.
         """
         left: list[tuple[str, int]] = []
-        moved = 0  # operands up to here are done
+        moved = 0  # operands before this one are done
         for index, (name, column) in enumerate(zip(operands, self.columns(operands, rows), strict=True)):
             if index < moved:
                 continue

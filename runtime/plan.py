@@ -15,7 +15,7 @@ class MemorySpace(StrEnum):
 
     ARENA = "arena"  # at an offset of the plan's one arena
     INPUT = "input"  # the caller's input array; read only
-    INOUT = "inout"  # the caller's array, which tasks write in part or add to: for a stage that is measured alone
+    INOUT = "inout"  # the caller's array, which tasks of a stage measured alone write in part or add to
     WEIGHT = "weight"  # a constant; read only
     OUTPUT = "output"  # an output array, written in place
     DYNAMIC = "dynamic"  # allocated by the kernel in each run, of unknown size

@@ -1,4 +1,4 @@
-"""Plan files, whatever device writes and runs them."""
+"""Plan files, independent of the device that writes and runs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PlanInterface:
 
 
 class PlanModel(Protocol):
-    """A plan file that is open: a model at one or several sets of input shapes. Threads may call it; runs queue."""
+    """An open plan file: a model at one or several sets of input shapes. Threads may call it; runs queue."""
 
     @property
     def programs(self) -> tuple[PlanInterface, ...]:
@@ -47,7 +47,7 @@ class PlanModel(Protocol):
         ...
 
     def number_of(self, shapes: Mapping[str, tuple[int, ...]] | None) -> int | None:
-        """The program for inputs of these shapes, or for those of a model without a dynamic batch; None without one."""
+        """Number of the program for these shapes (None: of a model without a dynamic batch); None if there is none."""
         ...
 
     def executor(self, number: int) -> Executor:
@@ -65,7 +65,7 @@ class WrittenProgram:
 
     Attributes:
         kernels: calls of kernels in a run.
-        sessions: how many of its kernels are sessions of onnxruntime.
+        sessions: number of its kernels that are sessions of onnxruntime.
     """
 
     inputs: Mapping[str, tuple[int, ...]]
@@ -89,7 +89,7 @@ class WrittenPlan:
 
 @runtime_checkable
 class WritesPlans(Protocol):
-    """Optional part of a device that has plan files."""
+    """Optional interface of a device that supports plan files."""
 
     def check_plans(self) -> None:
         """Raise a `DeviceError` where this machine or its onnxruntime cannot run plan files."""

@@ -18,8 +18,7 @@ _VECTORS = {"flags": ("avx", "fma", "f16c", "amx"), "Features": ("asimd", "sve",
 
 @dataclass(frozen=True)
 class Processor:
-    """A CPU, as far as latencies depend on it. Fields that Linux does not report, as in some virtual machines, are
-    empty.
+    """Properties of a CPU that latencies depend on; empty if Linux does not report them, as in some virtual machines.
 
     Attributes:
         name: product name, which several designs may share; the platform's name if Linux reports none.

@@ -179,7 +179,7 @@ class Reference:
 
 
 def _is_misjudged(value: Any, spec: TensorSpec | None) -> bool:
-    """Whether onnxruntime computes an output in another size than it infers, and then refuses a buffer of that size."""
+    """Whether onnxruntime computes an output of another size than it infers, and so refuses a buffer of that size."""
     if spec is None or spec.shape is None or len(spec.shape) != len(value.shape or ()):
         return False
     return any(isinstance(size, int) and size != own for size, own in zip(value.shape, spec.shape, strict=True))
@@ -266,7 +266,7 @@ class SelfCheck:
 
 
 def passed(check: Check) -> str:
-    """The error that a check found, for users.
+    """The relative error of a passed check, for users.
 
     Raises:
         MismatchError: the numbers differ.
@@ -277,7 +277,7 @@ def passed(check: Check) -> str:
 
 
 def worst(checks: Iterable[Check]) -> Check:
-    """The check that failed, or else the one with the largest error."""
+    """The check with the largest error, of the failed ones if there are any."""
     return max(checks, key=lambda check: (not check.passed, check.max_rel))
 
 

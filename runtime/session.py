@@ -65,7 +65,7 @@ def open_session(
     onnxruntime = load_onnxruntime()
     try:
         model = source if isinstance(source, bytes) else str(source)
-        # Its fallback prints on stdout and retries on the CPU.
+        # onnxruntime's fallback prints on stdout and retries on the CPU.
         return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except onnxruntime_errors() as error:
         if (lack := missing_resource(str(error))) is not None:

@@ -1,4 +1,4 @@
-"""Cores that several models share, whatever device they belong to."""
+"""Cores that several models share, independent of the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 Block = tuple[int, ...]
-"""Numbers of cores, from 0. A number past the last core means any core, also one that is in use."""
+"""Numbers of cores, from 0. A number past the last core means any core, even one that is in use."""
 
 
 class SharedCores(Protocol):
@@ -25,7 +25,7 @@ class SharedCores(Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Whether a block of any core is allowed: one thread more than there are cores, for a short time."""
+        """Whether blocks may use any core, so that one thread more than there are cores runs for a short time."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class SharedCores(Protocol):
     def executors(
         self, model: Model, document: ScheduleDocument | None, blocks: Sequence[Block]
     ) -> Mapping[Block, Executor]:
-        """Open `model` on each of the blocks, in the way that its document ships.
+        """Open `model` on each of the blocks as its document specifies.
 
         Executors of blocks with the same core may not run at the same time. They share weights and kernels.
 
@@ -53,7 +53,7 @@ class SharedCores(Protocol):
 
 @runtime_checkable
 class SharesCores(Protocol):
-    """Optional part of a device on whose cores several models may run at the same time."""
+    """Optional interface of a device on whose cores several models may run at the same time."""
 
     def shared_cores(self, count: int | None = None) -> SharedCores:
         """Take cores; default: all that affinity and quota allow."""

@@ -1,7 +1,7 @@
-"""Which processors share a cache or a socket, and which are slow, as Linux describes them in /sys.
+"""Reads from /sys which processors share a cache or a socket, and which are slow.
 
 Linux kernel documentation: admin-guide/cputopology, ABI/testing/sysfs-devices-system-cpu (`cpu_capacity`). For
-processors of Intel with two kinds of cores, older kernels list the slow ones under `/sys/devices/cpu_atom`.
+Intel processors with two kinds of cores, older kernels list the slow ones under `/sys/devices/cpu_atom`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from iosched.runtime.cores import allowed_cpus, cpu_count, file_text, numbers_in, siblings
 
 _FAST = 0.8
-"""Speed of a fast processor, over that of the fastest. Cores of one kind differ by a few percent."""
+"""Minimum speed of a fast processor, relative to the fastest. Cores of one kind differ by a few percent."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Topology:
         return () if all(own == frozenset(cpus) for own in found) else found
 
     def together(self, cpus: Collection[int]) -> frozenset[int]:
-        """The fast ones of `cpus` on one socket: the first of those with most of them."""
+        """The fast ones of `cpus` on the socket that has most of them; the first such socket."""
         fast = frozenset(cpus) - self.slow or frozenset(cpus)
         return max((each & fast for each in self.sockets), key=len, default=frozenset()) or fast
 
     def cache_of(self, cpu: int) -> int:
-        """The position of a processor's cache in `caches`, or of no cache."""
+        """The position of a processor's cache in `caches`, or the number of caches if unknown."""
         return next((place for place, own in enumerate(self.caches) if cpu in own), len(self.caches))
 
 
@@ -66,9 +66,9 @@ def topology_of(machine: Path) -> Topology:
 
 
 def default_threads() -> int:
-    """Number of threads that a model runs on by default: those of the fast processors of one socket, within the quota.
+    """Number of threads that a model runs on by default: one for each fast processor of one socket, within the quota.
 
-    Threads share the work equally and wait for each other, on slower processors and over a slower link for longer.
+    Threads share the work equally and wait for each other: longer on slower processors or over a slower link.
     """
     return min(cpu_count(), len(read_topology().together(allowed_cpus())))
 

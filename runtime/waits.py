@@ -1,4 +1,4 @@
-"""Which steps of a lane must wait for steps of other lanes, and which buffers a stage alone needs as inputs."""
+"""Finds the steps that must wait for steps of other lanes, and the input buffers of a stage that runs alone."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_implied(lane: int, count: int, wanted: dict[int, int], stamps: list[list
 def input_spaces(steps: Sequence[LaneStep]) -> Mapping[str, MemorySpace]:
     """The space of every buffer in which `steps` read bytes that they do not write first; O(reads * pieces).
 
-    INPUT, or INOUT where they write parts of it: operands of a Concat of which earlier stages wrote the others, or a
+    INPUT, or INOUT where they write parts of it: some operands of a Concat whose others earlier stages wrote, or a
     tensor that they add to.
     """
     written: dict[str, Intervals[None]] = {}

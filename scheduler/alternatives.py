@@ -2,8 +2,8 @@
 
 Every schedule runs an operator in exactly one stage, so the stages that contain it are a cut through the lattice of
 states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
-stages that contain it; latencies are requested lazily, as in `search`. A session and a stage of lanes are compared as a
-whole with the best stages of their blocks.
+stages that contain it; latencies are requested lazily, as in `search`. A whole session or stage of lanes is compared
+with the best stages of its blocks.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def operator_placement(
     window = (number, number) if crosses_blocks else _window(graph, block, number, operator, max_states)
     first, last = window or (number, number)
     stages = block.stages[first : last + 1]
-    present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # asks for all, whatever is not known
+    present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # requests all, even if some are unknown
     weigh = partial(_Weighed.of, graph, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
     found: tuple[OtherPlacement, ...] = ()
     if crosses_blocks:
@@ -115,7 +115,7 @@ def _window(
 ) -> tuple[int, int] | None:
     """First and last of the stages that are searched together; None if the operator's own stage has too many states.
 
-    They form the block of a search if the schedule keeps to it, else as many stages around `number` as fit
+    They form the block of a search if the schedule keeps to it, else the stages around `number` that together fit
     `max_states`.
     """
     part = next(set(part.operators) for part in partition(graph, max_states) if operator in part.operators)
@@ -181,7 +181,7 @@ def _elsewhere(
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """The candidate stages and what is known of them. Latencies not requested yet are NaN; `closed` stages are done."""
+    """The candidate stages and their known latencies. Latencies not requested yet are NaN; `closed` stages are done."""
 
     latencies: KnownLatencies
     known_us: KnownLatency
@@ -275,8 +275,8 @@ class OtherPlacement:
     """Another stage for an operator, and the best known schedule that uses it.
 
     Attributes:
-        kind: who shares the stage: nobody ("alone"), some of the present stage ("fewer"), operators of another stage
-            ("with_stage"); for an operator in a session: any stages instead ("by_stages").
+        kind: which operators share the stage: none ("alone"), some of the present stage ("fewer"), operators of another
+            stage ("with_stage"); for an operator in a session: any stages in place of the session ("by_stages").
         stage: for "with_stage", the number of that stage in its block.
         possible: whether the pruning allows such a stage.
         at_least_us: lower bound of all schedules with this placement.

@@ -48,7 +48,7 @@ def greedy(graph: ComputationGraph) -> Schedule:
 
 def greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> tuple[Stage, ...]:
     """The greedy schedule of some operators, given in topological order; inputs from other operators count as ready."""
-    # No two operators of a set depend on each other, so each is a group of its own.
+    # No two operators of a set depend on each other, so each is a separate group.
     return tuple(
         Stage(Strategy.CONCURRENT, tuple((name,) for name in ready))
         for ready in ready_sets(names, graph.predecessors.__getitem__)

@@ -1,6 +1,6 @@
 """Partitions a computation graph into blocks that are scheduled independently (thesis, section 3.2).
 
-A block ends with a cut vertex: an operator that everything after it depends on and past which no other result passes.
+A block ends with a cut vertex: an operator that all later operators depend on, while no other result crosses the cut.
 Neighbouring blocks of one operator are joined into chains. A block with too many states is cut at the narrowest
 down-sets, where the fewest results cross, as between the cells of NASNet. If that isolates one of several long towers,
 all towers are cut at the same depths instead.
@@ -18,10 +18,10 @@ from iosched.scheduler.lattice import count_fitting
 
 MAX_STATES = 8_000
 _WIDE_STATES = 1_000
-_CHAIN = 32  # operators in a chain block: longer chains gain nothing from being searched at once
-_GATHERS = frozenset({"Add", "Concat", "Identity", "Sum"})  # types that only collect what a block computed
+_CHAIN = 32  # operators in a chain block: searching longer chains at once gains nothing
+_GATHERS = frozenset({"Add", "Concat", "Identity", "Sum"})  # types that only gather results of a block
 _NARROW = 2  # results that cross the cut between two cells; wider cuts take concurrency away
-_SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
+_SHALLOWER = 0.75  # of the depth of all blocks: then towers are cut across
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Bl
 class _Order:
     names: tuple[str, ...]
     predecessors: tuple[tuple[int, ...], ...]
-    starts: tuple[bool, ...]  # reads graph inputs and no operator
+    starts: tuple[bool, ...]  # whether it reads only graph inputs
 
     @classmethod
     def of(cls, graph: ComputationGraph, names: Sequence[str]) -> _Order:
@@ -118,7 +118,7 @@ class _Cuts:
         for position in range(1, n):
             width[position] += width[position - 1]
             edges[position] += edges[position - 1]
-        # Operators that are fed by the graph's inputs alone are one more way past an operator.
+        # The graph's inputs count as one result that crosses cuts before the last operator that reads only inputs.
         for position in range(last_start):
             width[position] += 1
         vertex = (width[position] == 1 and last_read[position] > position for position in range(n))
@@ -127,7 +127,7 @@ class _Cuts:
     def is_narrow(self, first: int, end: int) -> bool:
         """Whether a block that starts at `first` may end before `end` with little loss.
 
-        An operator that nothing reads could run concurrently with all later ones, and one that reads none with all
+        An operator without readers could run concurrently with all later ones, and one that reads no operator with all
         earlier ones.
         """
         beside = any(self.dead_end[first:end]) or end <= self.last_start
@@ -136,7 +136,7 @@ class _Cuts:
     def segments(self) -> Iterator[tuple[int, int]]:
         """Half-open ranges of positions, each ended by a cut vertex or the last operator.
 
-        A branch that ends in an output can overlap with its successors, so as many operators again stay in its block.
+        A branch that ends in an output can overlap with later operators, so its block gets twice its length.
         """
         first = beside = 0
         for position, is_vertex in enumerate(self.vertex):
@@ -167,7 +167,7 @@ def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -
 
 
 def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> list[BlockOperators]:
-    """The blocks of a segment: in the given order, or level by level if their depths then add up to far less.
+    """The blocks of a segment: in the given order, or level by level if that makes the sum of their depths far lower.
 
     Blocks run one after another, so towers that follow each other in the order would not run concurrently.
     """
@@ -181,7 +181,7 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
     depth, side_depth = (sum(_depth(order, part) for part in some) for some in (parts, found))
     if side_depth >= _SHALLOWER * depth:
         return parts
-    return [replace(part, narrow=False) for part in found]  # what ends at a level could run beside what follows
+    return [replace(part, narrow=False) for part in found]  # the end of a branch could overlap with later levels
 
 
 def _depth(order: _Order, part: BlockOperators) -> int:
@@ -196,7 +196,7 @@ def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -
         end = last if reach == last else _narrowest(order, cuts, first, reach, last)
         narrow = end == last or cuts.is_narrow(first, end) or _is_waist(order, end - 1, first, last)
         if not narrow:
-            # Not provable anyway, so not worth the long search of a large block.
+            # The result is not provable anyway, so a large block is not searched for long.
             end = _narrowest(order, cuts, first, _reach(order, first, last, min(max_states, _WIDE_STATES)), last)
         yield BlockOperators(order.names[first:end], whole and narrow)
         first, whole = end, narrow
@@ -239,7 +239,7 @@ def _is_waist(order: _Order, position: int, first: int, last: int) -> bool:
 
 
 def _narrower_order(graph: ComputationGraph) -> _Order:
-    """The given order, or depth first from the outputs if fewer results then wait."""
+    """The given order, or depth first from the outputs if that keeps fewer results waiting."""
     given = _Order.of(graph, [operator.name for operator in graph.operators])
     deep = _Order.of(graph, _depth_first(graph))
     return deep if sum(_Cuts.of(deep).width) < sum(_Cuts.of(given).width) else given

@@ -2,7 +2,7 @@
 
 Weakly connected components are searched separately, equal ones once, and then run in one of three ways: one after
 another; equal components in step, each stage concurrently with its copies; or all components in a single stage, one
-group each. `Pruning` applies within components only, since the last two ways have as many groups as components.
+group each. `Pruning` applies within components only, since the last two ways have a group for each component.
 
 Operators that models share alternate with operators of single models. No stage crosses between two such regions.
 """
@@ -51,7 +51,7 @@ def search_components(
 ) -> SearchResult:
     """The result of `find` for a connected graph; else the best of the three ways to run its components.
 
-    `lower_bound_us` assumes components one after another; it is 0 if they run otherwise. Raises what `find` raises.
+    `lower_bound_us` assumes components one after another; it is 0 if they run otherwise. Raises as `find` does.
 
     Args:
         beside: whether components may run concurrently.

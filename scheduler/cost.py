@@ -32,7 +32,7 @@ class OperatorBounds(Protocol):
         * the sum of `operator_work_us` over all operators, divided by `lanes`,
         * with at least `lanes` groups: the makespan of the best placement of whole groups on lanes, by
               `operator_work_us`,
-        * the latency of any one group as a stage of its own.
+        * the latency of any one group as a separate stage.
     The search then requests `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
     """
 
@@ -68,8 +68,7 @@ class ConcurrentBounds(Protocol):
 
 @runtime_checkable
 class AdditiveGroups(Protocol):
-    """Optional part of a `CostModel`: a stage of one group takes at least as long as its operators in stages of their
-    own.
+    """Optional part of a `CostModel`: a stage of one group takes at least as long as its operators in separate stages.
 
     Then the best schedules of blocks cut at single operators form the best schedule of the graph
     (`scheduler/proof.py`). A formula can promise this; a measured device cannot, because of caches and noise.

@@ -17,7 +17,7 @@ from iosched.scheduler.strategies import STAGE_RULES
 
 
 class Change(StrEnum):
-    """In what an operator differs between two schedules."""
+    """How an operator differs between two schedules."""
 
     MISSING = "missing"  # only one of them has it
     STAGE = "stage"  # it runs in another stage
@@ -173,12 +173,12 @@ class _StagePairs:
 def _aligned(before: Mapping[str, OperatorPosition], after: Mapping[str, OperatorPosition]) -> list[tuple[int, int]]:
     """The pairs of stages, ascending in both, with the most operators in common."""
     shared = Counter((position.stage, after[name].stage) for name, position in before.items() if name in after)
-    best: list[_StagePairs] = []  # ends of chains: a later end stands there only for a larger weight
+    best: list[_StagePairs] = []  # ends of chains, ascending by last stage and by weight
     rows: dict[int, list[tuple[int, int]]] = {}
     for (one, other), weight in shared.items():
         rows.setdefault(one, []).append((other, weight))
     for one in sorted(rows):
-        # All chains of a row are longer by at most one pair, so they are put in after all of them were looked up.
+        # A chain has at most one pair of each row, so all lookups of a row precede its insertions.
         for chain in [_longer(best, (one, other), weight) for other, weight in rows[one]]:
             _put_in(best, chain)
     end = best[-1] if best else None

@@ -30,7 +30,7 @@ OPENVINO: Final = "openvino"
 """Under "by" in `runtime`: the library that runs the model."""
 
 WITHOUT_OPENVINO = "without_openvino"
-"""The setting in `runtime` with what ships if OpenVINO ships but is missing."""
+"""The setting in `runtime` that names the alternative if OpenVINO ships but is missing."""
 
 _DECIMALS = 4  # of a microsecond
 

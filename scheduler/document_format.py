@@ -28,7 +28,7 @@ BATCHES_VERSION = 2
 """Version of files with schedules for several batch sizes (`batch_schedules.py`), each of version 1."""
 
 _MAX_NCHARS = 64 << 20
-_MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
+_MAX_NUMBER = 1e18  # no count, size or latency is larger, and larger ones convert slowly
 
 S = TypeVar("S", bound=Struct)
 
@@ -62,7 +62,7 @@ def converted(content: object, struct: type[S]) -> S:
     try:
         return msgspec.convert(content, struct)
     except msgspec.ValidationError as error:
-        shown = str(error).encode("unicode_escape").decode()  # what a stranger wrote may hold anything
+        shown = str(error).encode("unicode_escape").decode()  # an untrusted file may contain any characters
         raise broken(shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-80:]}") from None
 
 
@@ -79,7 +79,7 @@ def parsed(text: str | bytes) -> object:
         content = json.loads(
             text, object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_number
         )
-        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text, and raises here
+        json.dumps(content, ensure_ascii=False).encode()  # raises for half a surrogate pair, which is not text
     except RecursionError:
         raise InvalidScheduleError("not a schedule: nested too deeply") from None
     except ValueError as error:

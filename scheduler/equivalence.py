@@ -118,7 +118,7 @@ def group_numbers(
 ) -> NDArray[np.int32]:
     """For each group, from 1, the number of its form: labels, edges, and which values leave the group; (G,).
 
-    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory is independent of G but for the result.
+    Complexity: O(G * (operators + edges) * rounds), with few rounds; except for the result, memory is independent of G.
     """
     structure = _Structure.of(graph, operators, labels)
     keys = np.zeros((len(groups), 2), dtype=np.uint64)
@@ -168,7 +168,7 @@ class _Structure:
         while len(alive):
             refined = np.where(inside, self._refined(colours, inside), colours)
             ordered = np.sort(refined, axis=1)
-            # Where all colours were different already, this round has taken in every edge: they are canonical.
+            # Groups whose colours already differed are canonical now: this round included every edge.
             done, now = alike == 0, _n_alike(ordered)
             found[alive[done]] = _key(refined[done], inside[done])
             stuck = np.flatnonzero((now == alike) & ~done)

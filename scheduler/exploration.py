@@ -18,7 +18,7 @@ from iosched.scheduler.paths import bound_us, distances, shortest_path, some_sho
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
-_REPEATS = 2  # how often a search goes on without what was measured while the machine was disturbed
+_REPEATS = 2  # how often a search continues without latencies measured under interference
 _NEAR_TIES = 8  # stages of the next best schedules that are measured again in one round
 
 
@@ -78,7 +78,7 @@ class Exploration:
     proven: bool = False
     best_us: float = math.inf
     _n_alone: int = 0
-    _only_settled: bool = False  # rounds ran out, and the best schedule has stages that were measured only once
+    _only_settled: bool = False  # rounds ran out before the stages of the best schedule were measured twice
     _ended: bool = False  # and not by a deadline
     _rounds: Iterator[SearchRound] | None = field(default=None, repr=False)
 
@@ -204,11 +204,11 @@ class Exploration:
         yield from self._follow(prove=True)
 
     def _expected_us(self, *, prove: bool = True) -> Latencies:
-        """Lower bounds or predictions of stages: with room for errors to prove, else likely values."""
+        """Lower bounds or predictions of stages: for a proof with room for errors, else the likely ones."""
         slack = self.effort.bound_slack if prove else 1.0
         if not self.effort.gap:
             return self.latencies.bounds_us(slack)
-        # What bounds rule out with this slack is asked of no strategy, so predictions keep to it.
+        # Strategies that bounds with this slack rule out are never requested, so predictions use the same slack.
         least = self.effort.bound_slack
         return self.latencies.bounds_us(least, factors(self.latencies, OPTIMISTIC if prove else LIKELY, least))
 
@@ -236,8 +236,8 @@ class Exploration:
     def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
         """For each wanted stage the latency above which no schedule with it takes less than `best_us`.
 
-        A stage can exceed its bound by as much as the best known schedule exceeds all bounds. A group that is wanted
-        for the bounds of missing stages matters as long as one of them does.
+        A stage can exceed its bound by the difference of the best known schedule and the bound of all schedules. A
+        group that is wanted for the bounds of missing stages matters as long as one of them does.
         """
         if not isinstance(self.latencies.cost, Curtailable) or not math.isfinite(best_us):
             return {}

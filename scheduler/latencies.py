@@ -197,7 +197,7 @@ class KnownLatencies:
     def groups_first(self, positions: Sequence[int]) -> list[int]:
         """The stages to measure to raise the bounds of these: their unmeasured groups, else the stages themselves.
 
-        A group is a stage of its own, and bounds every stage that contains it (`OperatorBounds`).
+        A group is also a separate stage, which bounds every stage that contains the group (`OperatorBounds`).
         """
         if not self.rounds:
             return list(positions)
@@ -428,7 +428,7 @@ def makespans(groups_us: Latencies, lanes: int) -> Latencies:
 def _best_halves(groups: Latencies) -> Latencies:
     """Least time of the busier of two lanes, over all splits of the groups. O(2^(k - 1)) for each row."""
     total = groups.sum(axis=1)
-    one_lane = groups[:, :1]  # the first group's lane, for every choice of who joins it
+    one_lane = groups[:, :1]  # the first group's lane, for every choice of other groups on it
     for column in range(1, groups.shape[1]):
         one_lane = np.concatenate([one_lane, one_lane + groups[:, column : column + 1]], axis=1)
     best: Latencies = np.maximum(one_lane, total[:, None] - one_lane).min(axis=1)

@@ -25,13 +25,13 @@ _LESS = 1 - 1e-9  # sums of the same latencies in another order differ in the la
 
 @dataclass(frozen=True)
 class LaneTimes:
-    """Latencies that a schedule for lanes is made of, in microseconds.
+    """Latencies from which a schedule for lanes is made, in microseconds.
 
     Attributes:
         lanes: how many there are.
         on_lane_us: of an operator on one of them.
-        alone_us: of an operator that has all of them.
-        stage_us: of a stage of lanes; by default what list scheduling expects.
+        alone_us: of an operator on all of them.
+        stage_us: of a stage of lanes; by default, the total time of list scheduling.
     """
 
     lanes: int
@@ -41,7 +41,7 @@ class LaneTimes:
 
 
 def lane_times(cost: CostModel) -> LaneTimes:
-    """The latencies of a device. Where none is measured, that of a stage of lanes is computed too."""
+    """The latencies of a device. If latencies are computed, those of stages of lanes are computed as well."""
 
     def alone_us(name: str) -> float:
         return cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
@@ -89,12 +89,12 @@ class _Span:
 def listed(
     graph: ComputationGraph, latency_us: Mapping[str, float], lanes: int
 ) -> tuple[tuple[tuple[str, ...], ...], float]:
-    """Some operators on at most `lanes` lanes by HEFT, and how long they take.
+    """Some operators on at most `lanes` lanes by HEFT, and their total time in microseconds.
 
     Args:
-        latency_us: by operator, in topological order; others are done.
+        latency_us: by operator, in topological order; other operators count as done.
 
-    Complexity: O(edges * lanes), and O(operators) for each gap that is passed by.
+    Complexity: O(edges * lanes), and O(operators) for each skipped gap.
     """
     spans: list[list[_Span]] = [[] for _ in range(lanes)]
     ends: dict[str, tuple[int, float]] = {}
@@ -110,7 +110,7 @@ def listed(
 
 
 def _by_rank(graph: ComputationGraph, latency_us: Mapping[str, float]) -> list[str]:
-    """The operators by how long they and what follows take, the longest first; predecessors come first."""
+    """The operators by the longest path from them to an end, longest first; predecessors come first."""
     rank_us: dict[str, float] = {}
     for name in reversed(list(latency_us)):
         after = (rank_us[other] + HANDOVER_US for other in graph.successors[name] if other in rank_us)
@@ -124,7 +124,7 @@ def _ready_us(graph: ComputationGraph, name: str, lane: int, ends: Mapping[str, 
 
 
 def _first_gap(spans: Sequence[_Span], ready_us: float, latency_us: float) -> tuple[int, float]:
-    """The place in a lane, and the time, where an operator begins first; what follows there begins later."""
+    """The earliest gap in a lane for an operator: its position among the spans, and the start time."""
     first = bisect_right(spans, ready_us, key=lambda span: span.end_us)
     begin_us = ready_us
     for place in range(first, len(spans)):

@@ -7,8 +7,8 @@ The search proves this for each block. Both are the same if no schedule gains by
     cut, since none before it holds operators from after the cut, and none after it holds operators from before. It is
     an interval of the order: with two operators it has all on paths between them. Each of its operators before the cut
     leads to each one after it along such a path, so the stage is one group. Its operators do not run as one, since
-    merged operators are independent. If a stage of one group takes at least as long as its operators in stages of their
-    own (`AdditiveGroups`), replacing it by those takes no longer, is legal under every pruning, and keeps the cut.
+    merged operators are independent. If a stage of one group takes at least as long as its operators in separate stages
+    (`AdditiveGroups`), replacing it by these takes no longer, is legal under every pruning, and keeps the cut.
 
     If stages hold no dependent operators, because r is 1 or the operators of every stage run as one, no stage crosses
     such a cut at all, whatever the cost.

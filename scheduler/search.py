@@ -118,11 +118,11 @@ def search(
     Args:
         cost: the device; every stage is requested once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
             equal stages.
-        strategy: see `strategies.SEARCHES`; "dos" has limits of its own instead of `pruning`.
+        strategy: see `strategies.SEARCHES`; "dos" ignores `pruning` and has separate limits.
         deadline: checked before each measurement; once true, the search returns the best known schedule, never worse
             than the sequential one under the known latencies. With a deadline the blocks alternate, one round each.
-        ahead: is told rounds of questions before they are asked one by one (`Prefetchable`); by default the cost model
-            if it can. All blocks are then searched at once, with the same result.
+        ahead: receives rounds of questions before they are asked one by one (`Prefetchable`); by default the cost
+            model, if it is `Prefetchable`. All blocks are then searched at once, with the same result.
         first: stages of a good schedule, as those of a cost model that is `Suggesting`.
 
     Raises:
@@ -213,5 +213,5 @@ def _with_stages_across_cuts(
     asked = replace(kept, measured=kept.measured + found.measured, remeasured=kept.remeasured + found.remeasured)
     if len(found.blocks) == len(blocks):
         return asked
-    # What the blocks could have been says nothing of a schedule that leaves them.
+    # Bounds of the blocks do not apply to a schedule whose stages cross them.
     return replace(asked.unbounded(Schedule(found.blocks)), scope="blocks")

@@ -37,7 +37,7 @@ def default_label(graph: ComputationGraph) -> Label:
 def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None = None) -> str:
     """Hexadecimal SHA-256 of the canonical form of `stage`; independent of names and orders.
 
-    `label` has what affects an operator's latency; by default type, attributes, shapes and types.
+    `label` contains everything that affects an operator's latency; by default type, attributes, shapes and types.
 
     Exact if the operators that refinement cannot distinguish have at most 5,040 orders (any group of up to seven
     operators, and nearly all larger ones). Otherwise equal stages may get two signatures, but unequal ones never share
@@ -47,7 +47,7 @@ def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None =
 
 
 class Signatures:
-    """Signatures of many stages of one graph: a group has one form in whatever stage it is, which is found once."""
+    """Signatures of many stages of one graph; the form of a group is computed once for all its stages."""
 
     def __init__(self, graph: ComputationGraph, label: Label) -> None:
         self._graph, self._label = graph, label

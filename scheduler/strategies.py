@@ -167,7 +167,7 @@ DOS = Pruning(r=1, s=None)
 """The limits of DOS, the predecessor of IOS: the operators of a stage are independent."""
 
 LIMITED: dict[str, Pruning] = {"dos": DOS}
-"""Searches with limits of their own; `bench` runs them on request only."""
+"""Searches with separate limits; `bench` runs them on request only."""
 
 COMPARED: tuple[StrategyName, ...] = tuple(
     name for is_limited in (False, True) for name in reversed(NAMES) if (name in LIMITED) is is_limited

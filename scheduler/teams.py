@@ -53,7 +53,7 @@ class Teams:
 
 
 def for_cores(teams: Teams, made_for: int, lanes: int) -> Teams:
-    """`teams` for `made_for` cores, adapted to `lanes` cores: each keeps its size if possible.
+    """`teams` for `made_for` cores, adapted to `lanes` cores: each team keeps its size if possible.
 
     With too few cores, fewer requests run concurrently; then fewer teams share one.
     """
@@ -64,7 +64,7 @@ def for_cores(teams: Teams, made_for: int, lanes: int) -> Teams:
 
 
 def possible(batch: int, lanes: int, *, divides: bool) -> tuple[Teams, ...]:
-    """The teams worth trying for a batch, first all cores for the whole batch.
+    """The teams to try for a batch, first all cores for the whole batch.
 
     Concurrent requests are tried only if a batch has fewer images than cores or cannot be divided. `divides` is whether
     the model computes the images of a batch independently.

@@ -15,7 +15,7 @@ from iosched.scheduler.document import ScheduleDocument, check_dtype, check_oper
 from iosched.scheduler.schedule import Schedule, Stage
 
 if TYPE_CHECKING:
-    from iosched.models.model import Model  # which brings onnx
+    from iosched.models.model import Model  # this imports onnx
 
 
 def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:

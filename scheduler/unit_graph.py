@@ -311,7 +311,7 @@ def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
 
 
 def startable(graph: ComputationGraph, stage: Stage) -> Stage:
-    """The stage, with the groups of linked ones in the order of the graph if they would wait for each other."""
+    """The stage; if linked groups would wait for each other, their operators get the order of the graph."""
     if not is_linked(stage):
         return stage
     try:
@@ -331,7 +331,7 @@ def numbered_unit_stages(units: UnitGraph, schedule: Schedule) -> list[tuple[int
     """The schedule in units, without latencies and empty stages, each stage with its number in the schedule.
 
     A unit runs in the last stage of its operators, or later if its inputs come later: schedules of another device may
-    split operators that this one cannot. A stage keeps its division if its groups of units are its groups of operators.
+    split units, which this one cannot. A stage keeps its division if its groups of units are its groups of operators.
     """
     unit_of = units.unit_of
     position: dict[str, int] = {}
@@ -383,7 +383,7 @@ def _group_units(
 
 
 def _as_listed(units: UnitGraph, stage: Stage, groups: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The groups of a linked stage in its order: a unit has the place of its last operator."""
+    """The groups of a linked stage in its order; a unit takes the position of its last operator."""
     if not is_linked(stage):
         return tuple(groups)
     place = {units.unit_of[name]: number for number, name in enumerate(stage.operators)}

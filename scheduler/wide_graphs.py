@@ -23,7 +23,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 Groups = tuple[tuple[str, ...], ...]
 
-_BEAMS = 3  # each goes by the latencies that were measured for the beams before it
+_BEAMS = 3  # each uses the latencies that were measured for earlier beams
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def across_cuts(
     faster.
 
     The greedy schedule of all their operators, or one of three beam searches, may be faster: the fastest by measurement
-    is taken. Each of their stages is measured at most once, and none of a schedule that bounds rule out. With
+    is taken. Each of their stages is measured at most once, and schedules that bounds rule out are not measured. With
     `doubted`, the stages of a winner are measured a second time, and it has to win again. `hand_over` receives the
     questions about a schedule before they are asked (`Prefetchable`).
     """
@@ -180,14 +180,14 @@ MAX_OPERATORS = 400
 """The most operators of a beam search: the time grows with their square."""
 
 _KEPT = 6  # states of each size
-_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # groups of the stages that are tried, beside all that is ready
+_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # groups of the stages that are tried, in addition to all ready ones
 
 Estimate = Callable[[Stage], float]
 
 
 @dataclass(frozen=True)
 class _Partial:
-    """Stages that lead to a state, the newest first, as a linked list; `alone_us` is that of their operators in
+    """Stages that lead to a state, newest first, as a linked list; `alone_us` is the latency of their operators in
     sequence.
     """
 
@@ -218,7 +218,7 @@ def beam(
     levels: list[dict[int, _Partial]] = [{} for _ in range(len(names) + 1)]
     levels[0][0] = _Partial(0.0, 0.0)
     for level in levels[:-1]:
-        # States of one size hold different operators: half of what these take alone is taken off to compare them.
+        # States of one size have different operators; subtracting half of their latency alone makes them comparable.
         ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - entry[1].alone_us / 2, entry[0]))
         for state, partial in ranked[:_KEPT]:
             for mask, stage in subgraph.next_stages(state).items():

@@ -115,7 +115,7 @@ class _Fish(FishComplete):
 
 
 def with_option(incomplete: str, found: list[CompletionItem[str]]) -> list[CompletionItem[str]]:
-    """Prepend `--option=` to completions; files are listed here instead of by the shell."""
+    """Prepend `--option=` to completions; files are listed by this function instead of the shell."""
     option, equals, rest = incomplete.partition("=")
     if not option.startswith("--") or not equals:
         return found

@@ -95,7 +95,7 @@ def warnings_as_notes() -> Iterator[None]:
 
 @contextmanager
 def guarded(ctx: click.Context | None = None) -> Iterator[None]:
-    """Turn what a command raises into its exit code; click's own errors pass through.
+    """Turn exceptions of a command into its exit code; click's own errors pass through.
 
     Args:
         ctx: the context, for --debug; None before the command line is parsed.

@@ -1,4 +1,4 @@
-"""Results as JSON objects: which key is which attribute."""
+"""Results as JSON objects, by a mapping of keys to attributes."""
 
 from __future__ import annotations
 

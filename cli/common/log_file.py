@@ -54,7 +54,7 @@ class _Appending(logging.Handler):
     """Append a record in one unbuffered write: several processes can share a file, and a killed one loses nothing.
 
     Attributes:
-        trouble: why nothing is written any more, or None.
+        trouble: why writing stopped, or None.
     """
 
     def __init__(self, path: Path) -> None:

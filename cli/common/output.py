@@ -186,7 +186,7 @@ def note(text: str) -> None:
 
 
 def note_before(devices: Iterable[str], threads: int | None) -> None:
-    """Print, before measuring, what makes models slower on these devices; `notes_after` omits these lines."""
+    """Print, before measuring, remarks on what slows models down on these devices; `notes_after` omits these lines."""
     from iosched.profiler.devices.resolve import remarks_before
 
     found = dict.fromkeys(line for device in devices for line in remarks_before(device, threads))

@@ -26,7 +26,7 @@ Columns = Sequence[tuple[str, Callable[[T], str]]]
 
 _GAP = 2  # blanks between columns
 _LEAST_VALUE = 24
-"""Least width of values next to their names; below that they go on lines of their own."""
+"""Least width of values next to their names; below that they are on separate lines."""
 _LEAST_WRAPPED = 16
 """Least width of a wrapped column."""
 _NO_TERMINAL = 10_000

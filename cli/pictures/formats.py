@@ -105,7 +105,7 @@ def _html(drawn: Drawing, unicode: bool) -> str:
     from iosched.cli.pictures.page_data import page_data
     from iosched.jobs.known_stages import KnownStages
 
-    del unicode  # the page says that it is UTF-8
+    del unicode  # the page declares UTF-8
     known = KnownStages() if drawn.known is None else drawn.known()
     return draw_html(f"{drawn.document.model} on {drawn.document.device_name}", page_data(drawn, known))
 
@@ -174,7 +174,7 @@ Reads = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A schedule to draw, with what is known of its model.
+    """A schedule to draw, with known facts about its model.
 
     Attributes:
         document: the schedule.
@@ -183,7 +183,7 @@ class Drawing:
         reads: by operator, the operators that it reads from.
         nodes: returns the nodes of the optimized model.
         known: returns measurements of the stages.
-        instead: what runs the model in place of this schedule, or None.
+        instead: text on what runs the model in place of this schedule, or None.
     """
 
     document: ScheduleDocument

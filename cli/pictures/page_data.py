@@ -132,7 +132,7 @@ def _share(share: float | None) -> float | None:
 
 
 def _notes(drawn: Drawing, known: KnownStages) -> Iterator[str]:
-    """Notes at the top: what runs the model instead, and the source of latencies."""
+    """Notes at the top: the library that runs the model instead, the source of latencies, and teams."""
     if drawn.instead is not None:
         yield drawn.instead
     if drawn.remark:

@@ -1,6 +1,6 @@
 """A schedule as SVG: time runs to the right, a column is a stage, a lane in it a group.
 
-The width of a column is its latency, or what a label needs. Rows wrap like text. The file has no script, font or link.
+The width of a column shows its latency, or fits a label. Rows wrap like text. The file has no script, font or link.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def draw_svg(schedule: Schedule, *, title: str, styles: Mapping[str, Style], pro
 
     Args:
         styles: by operator; others are grey boxes with their name.
-        proven: what is proven of the schedule, or None.
+        proven: the proof about the schedule in words, or None.
     """
     palette = _palette(schedule, styles)
     rows = _rows(schedule)
@@ -105,7 +105,7 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
 
 
 def _pieces(stage: Stage) -> list[Stage]:
-    """A stage that is too wide for a row in parts of it, the last of which has the latency."""
+    """A stage, or its parts if it is too wide for a row; the last part has the latency."""
     longest = max(len(shown(stage, group)) for group in stage.groups)
     count = -(-longest // _BOXES)
     if count == 1:

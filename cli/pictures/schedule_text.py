@@ -37,7 +37,7 @@ def draw_text(
     Args:
         title: the first line.
         styles: by operator; others are shown by name.
-        proven: what is proven of the schedule, or None.
+        proven: the proof about the schedule in words, or None.
         unicode: use line-drawing characters instead of ASCII.
     """
     stages = list(schedule.stages)

@@ -1,7 +1,7 @@
 """Several models in one graph on a device, and the ways to run them that are measured interleaved.
 
-Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest means the row: by a
-schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
+Each of the four rows of the table (`RowName`) can run in several ways, the fastest of which represents the row: by an
+iosched schedule, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
 
 _SESSIONS = 32
-"""About how many copies of the weights all methods have open at the same time, and half as much again."""
+"""About 1.5 times the number of copies of the weights that all methods have open at the same time."""
 
 _LEAST_LIKELY = 1.5
 """Maximum expected latency of a schedule that is still run, over that of the best one."""
@@ -45,10 +45,10 @@ class OpenComposition:
     Attributes:
         model: the composed or the batched model.
         opened: the model on the device.
-        groups: the operators of the composed model that are one each in it.
-        shares: whether members share operators that compute the same; it then does not run them as without iosched.
-        fed: the input of the file for each input of the model, if the model may not ship: its members share no input,
-            as without iosched.
+        groups: groups of operators of the composed model, each of which is one operator in `model`.
+        shares: whether members share operators that compute the same; running it is then no baseline without iosched.
+        fed: for each input of the model the input of the file, if the model may not ship because its members share no
+            input, as without iosched.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class OpenComposition:
 
     @cached_property
     def owners(self) -> Mapping[str, int]:
-        """For each of the device's units the members that it works for: bit i means `members[i]`."""
+        """Maps each of the device's units to the members that use it: bit i means `members[i]`."""
         found: dict[str, int] = {}
         for name, bits in owners(self.model, self.members).items():
             unit = self.opened.units.unit_of[name]
@@ -69,7 +69,7 @@ class OpenComposition:
 
     @property
     def common(self) -> set[str]:
-        """The units that several members have together."""
+        """The units that several members share."""
         return {unit for unit, bits in self.owners.items() if bits & (bits - 1)}
 
     @property
@@ -101,10 +101,10 @@ class Method:
 
     Attributes:
         target: what it runs.
-        found: its schedule, in the device's units; of a library that of one operator after another.
-        text: who runs it, for display.
-        open: makes it ready to be timed on inputs of the model.
-        way: as the device runs the schedule; None if a library runs the model instead.
+        found: its schedule, in the device's units; for a library, one operator after another.
+        text: how it runs, for display.
+        open: prepares it for timing on inputs of the model.
+        way: how the device runs the schedule; None if a library runs the model instead.
         runtime: the runtime settings of a library.
     """
 
@@ -123,25 +123,25 @@ class Method:
 
     @property
     def library(self) -> str | None:
-        """The name of the library that runs it; None if that is the device itself, by the schedule."""
+        """The name of the library that runs it; None if the device runs the schedule."""
         return None if self.way else str(self.runtime["by"])
 
     def ready(self, inputs: Arrays) -> Candidate:
-        """Makes it ready to be timed on inputs of the file, if the device is attached."""
+        """Prepares it for timing on inputs of the file; the device must be attached."""
         if self.target.fed is not None:
             inputs = {name: inputs[source] for name, source in self.target.fed.items()}
         return self.open(inputs)
 
     def running(self) -> Running:
-        """Facts about running it on an attached device, and the settings with which the runtime does it again."""
+        """Facts about running it on an attached device, including the settings to run it again."""
         found = attached(self.target.opened).running(self.way, {})
         return replace(found, runtime={**found.runtime, **self.runtime})
 
 
 def serial_methods(target: OpenComposition, deadline: Deadline = never) -> Iterator[Method]:
-    """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one.
+    """One model after another: by a schedule each, in a session each on all cores or on one, or in one session.
 
-    OpenVINO is a method in its usual setting alone, which opens several times as slowly as onnxruntime.
+    OpenVINO, which opens several times as slowly as onnxruntime, is a method in its usual setting only.
     """
     if target.opened.is_schedulable and not target.shares:
         yield from _scheduled("serial", target, serial_schedule(target, deadline))
@@ -155,13 +155,13 @@ def serial_methods(target: OpenComposition, deadline: Deadline = never) -> Itera
 
 
 def packed_methods(target: OpenComposition, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Method]:
-    """Models side by side as without this program: in sessions of their own, or as onnxruntime has it in one.
+    """Models side by side without iosched: in a session each, or in one session of onnxruntime.
 
-    Where plain onnxruntime is no method, that is a schedule with a lane for each model: streams of a GPU.
+    On GPUs, where plain onnxruntime is no method, a schedule with a stream for each model takes their place.
 
     Args:
         target: the separate models.
-        deadline: once true, searches end with what they know.
+        deadline: once true, searches return the best known result.
         with_ours: whether to include such a schedule, which is otherwise in `mixed_methods`.
     """
     if len(target.members) < 2:
@@ -193,7 +193,7 @@ def batched_methods(target: OpenComposition) -> Iterator[Method]:
 
 
 def mixed_methods(target: OpenComposition, deadline: Deadline = never) -> Iterator[Method]:
-    """A batched or composed model by the best schedules that are found, with models side by side in them."""
+    """A batched or composed model by the best schedules found, which may run models side by side."""
     if target.opened.is_schedulable:
         for found in mixed_schedules(target, deadline, packs=target.plain is not None):
             yield from _scheduled("mixed", target, found)
@@ -251,26 +251,26 @@ def _unsearched(target: OpenComposition) -> SearchResult:
 def serial_schedule(target: OpenComposition, deadline: Deadline = never) -> SearchResult:
     """One model after another, each by its best schedule, shared operators first.
 
-    Once the deadline is true, the searches end with what they know; see `search`.
+    Once the deadline is true, the searches return the best known result; see `search`.
     """
     opened = target.opened
     return search_owner_parts(opened.graph, opened.cost, target.owners, _find(target, deadline), is_over=deadline)
 
 
 def packed_schedule(target: OpenComposition, deadline: Deadline = never) -> SearchResult:
-    """All models side by side, each one operator after another, wherever they share nothing; see `serial_schedule`."""
+    """All models side by side where they share nothing, each one operator after another; see `serial_schedule`."""
     return packed_regions(target.opened.graph, target.opened.cost, target.common, _find(target, deadline))
 
 
 def mixed_schedules(
     target: OpenComposition, deadline: Deadline = never, packs: bool = False
 ) -> tuple[SearchResult, ...]:
-    """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
+    """Distinct schedules, the one expected to be the fastest first; see `serial_schedule`.
 
     One is searched as for any graph. Another runs whole parts of models side by side between shared operators where
-    stage latencies say that this is faster, and a third wherever possible. Stages are faster alone than in a whole
-    model, so only whole runs show which is the fastest. If models share nothing, the third is `packed_schedule`, and
-    left out unless `packs`.
+    stage latencies predict that this is faster, and a third does so wherever possible. Stages are faster alone than in
+    a whole model, so only whole runs show which is the fastest. If models share nothing, the third is
+    `packed_schedule`, and is left out unless `packs`.
     """
     opened, find, common = target.opened, _find(target, deadline), target.common
     found = [

@@ -37,13 +37,13 @@ class BatchComparison:
     """The ways that were compared, and which one ships.
 
     Attributes:
-        methods: for each row its fastest way.
+        methods: the fastest way of each row.
         rows: their latencies, in the order of `ROW_NAMES`.
         shipped: the row that ships.
         reason: why.
         ratio: its speedup, or else that of the first other row, over the faster of serial and packed; None if there is
             one row, or too few runs.
-        notes: notes about what was not compared.
+        notes: notes for the user on the comparison.
     """
 
     methods: Mapping[RowName, Method]
@@ -77,9 +77,9 @@ class ClusterResult:
         batched: the number of operators of the models that are batched.
         shared: the number of nodes left out because another computes the same.
         memory: bytes of weights, of the models alone and together.
-        estimated_nbytes: memory of weights and tensors together, as clusters are made by.
-        plan_nbytes: the same by the plan of what ships, see `Running`; None if that has no plan of ours, or the device
-            is not attached.
+        estimated_nbytes: estimated memory of weights and tensors together, by which clusters are formed.
+        plan_nbytes: the same by the plan that ships, see `Running`; None if no plan of ours ships, or the device is not
+            attached.
     """
 
     model: Model
@@ -133,9 +133,9 @@ class BatchResult:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The ways to run all models once, one cluster after another; a way that one of them has not is left out.
+        """The ways to run all models once, one cluster after another; leaves out ways that a cluster does not have.
 
-        With several clusters there are no intervals, for sums of medians have none.
+        Several clusters have no intervals, since sums of medians have none.
         """
         if len(self.clusters) == 1:
             return self.clusters[0].rows
@@ -212,7 +212,7 @@ def compare_methods(
     time_budget: TimeBudget,
     observer: Callable[[int, int], None],
 ) -> BatchComparison:
-    """Measures methods interleaved: all ways of each row for a moment, and then the fastest of each.
+    """Measures methods interleaved: all ways of each row briefly, then the fastest way of each row.
 
     Methods that the device cannot run are left out, and OpenVINO if its outputs differ or time is too short to open it.
 
@@ -220,8 +220,8 @@ def compare_methods(
         here: a model that is open on the device.
         methods: ways to run the same models, at least one.
         inputs: of the composed model.
-        time_budget: how much time there is.
-        observer: is called after each round with the rounds done and the rounds in all.
+        time_budget: the available time.
+        observer: is called after each round with the completed and the total number of rounds.
     """
     ready: dict[Method, Candidate] = {}
     with closing_all(ready):
@@ -259,7 +259,7 @@ def _open(
 def _usual_us(here: AttachedModel, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
     """Median latencies of a few interleaved rounds, or of the second of two runs.
 
-    Not the minimum: spinning threads may happen to meet at once.
+    Not the minimum, which is low when spinning threads happen to meet at once.
     """
     time_budget.ask()
     second_us = (
@@ -284,7 +284,7 @@ def _choose_measured(measured: Mapping[str, Measurement], plain: RowName, others
 
 
 def predict_methods(methods: Sequence[Method]) -> BatchComparison:
-    """Compares methods by the latencies of a simulated device; of equals, one without batching ships."""
+    """Compares methods by the latencies of a simulated device; of equally fast ones, one without batching ships."""
     best = _best_of_rows({method: predicted_us(method.found.schedule) for method in methods})
     return _compared(best, {row: _predicted(method) for row, method in best.items()}, _choose_predicted)
 
@@ -314,7 +314,7 @@ def _compared(
     plain, *slower = [name for name in fastest_first if name in UNBATCHED] or [*methods][:1]
     others = [name for name in methods if name not in (*UNBATCHED, plain)] or slower
     chosen, reason, ratio = choose(latencies, plain, others)
-    if methods[chosen].target.fed is not None:  # it has other inputs than those that are asked for
+    if methods[chosen].target.fed is not None:  # its inputs differ from the requested ones
         chosen = next(name for name in fastest_first if methods[name].target.fed is None)
         reason += f"; because the models share inputs, {WORDS[chosen]} ships instead"
     return BatchComparison(methods, rows, chosen, reason, ratio)

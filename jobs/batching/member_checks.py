@@ -20,16 +20,16 @@ Outputs = Mapping[str, Any]
 def member_checks(
     outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member], *, rtol: float = RTOL
 ) -> Iterator[tuple[Member, Check]]:
-    """Compares the outputs of members with those of onnxruntime on the models that they were made of.
+    """Compares the outputs of members with those of onnxruntime on the separate models.
 
     Skips members without a given model, and those with random results.
 
     Args:
-        outputs: by their names in the whole.
+        outputs: by their names in the composed model.
         inputs: likewise; the model's inputs.
-        models: the models alone, by the names of members.
+        models: the separate models, by the names of members.
         members: of the composed model.
-        rtol: how far off floats may be, see `compare`.
+        rtol: relative tolerance of floats, see `compare`.
     """
     for member in members:
         model = models.get(member.name)

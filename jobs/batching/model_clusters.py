@@ -30,9 +30,9 @@ class BatchSettings:
 
     Attributes:
         device: the device, as for `--device`.
-        policy: how operators are chosen that become one: "dpbat", "greedy" and "fcfs" plan once; "auto" plans as
-            "dpbat" does, also for less and less batching. "serial" and "packed" batch nothing, and run models one after
-            another or side by side.
+        policy: how the operators to batch are chosen: "dpbat", "greedy" and "fcfs" plan once; "auto" plans like
+            "dpbat", and again with less and less batching. "serial" and "packed" batch nothing, and run models one
+            after another or side by side.
         memory_nbytes: the memory limit of a cluster; by default the device's memory.
         shared_inputs: names of inputs that are fed once, to all models that have them.
         threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
@@ -84,7 +84,7 @@ def device_for(models: Mapping[str, Model], settings: BatchSettings) -> Profiled
 
 
 def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tuple[tuple[str, ...], ...]:
-    """The names of the models that are put together, cluster by cluster; measures nothing.
+    """The names of the models in each cluster; measures nothing.
 
     Raises:
         UsageError: there is no model, no such policy, a setting is wrong, a model takes more memory than is allowed, or
@@ -108,7 +108,7 @@ def clusters_of(
     """Names of the models of each cluster: similar ones, or with the policy "fcfs" consecutive ones.
 
     Args:
-        models: by name, in the order in which they came.
+        models: by name, in order of arrival.
         memory_nbytes: the memory limit of a cluster; None for no limit.
     """
     names = tuple(models)
@@ -190,13 +190,13 @@ def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), n
 
 @dataclass(frozen=True)
 class ClusterEstimate:
-    """Models that come together.
+    """The estimated size of a cluster.
 
     Attributes:
-        operators: how many they have together, with what is equal counted once.
+        operators: the total number of operators, with shared ones counted once.
         alike: the number of these that can be batched.
-        shared: nodes that are left out, since another model computes the same.
-        memory: bytes of weights, and the most that tensors take at once.
+        shared: the number of nodes left out because another model computes the same.
+        memory: bytes of weights and peak bytes of tensors.
     """
 
     names: tuple[str, ...]
@@ -223,7 +223,7 @@ def estimate(models: Mapping[str, Model], settings: BatchSettings) -> BatchEstim
 
     Raises:
         UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
-        InvalidModelError: opsets cannot be brought together.
+        InvalidModelError: the models' opsets are incompatible.
         DeviceError: the device is not attached.
     """
     clusters = planned_clusters(models, settings)

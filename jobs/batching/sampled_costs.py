@@ -17,25 +17,25 @@ from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
 
 TOO_DEAR_US = 1e12
-"""More than anything saves; finite, since prices are added and subtracted."""
+"""More than any saving; finite, since prices are added and subtracted."""
 
 
 Key = tuple[str, int, bool, bool]
-"""The key of the operators of a group, how many they are, and whether they have one weight and read one tensor."""
+"""The key of a group's operators, their number, and whether they have equal weights and read the same tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class SampledCosts:
     """Prices for `Plan` (see `BatchingCosts`), each from a sample that is scheduled once.
 
-    Operators of one key have one price, for as many models, with weights that are equal or not, and reading one tensor
-    or not. Tensors are joined and parted along their first axis whatever they are joined along in the end.
+    The price of a group depends on its `Key` only. Tensors are joined and split along their first axis in samples,
+    whichever axis the batched model uses.
 
     Attributes:
         model: the composed model.
         ensemble: its members.
-        best_us: the latency of a model under the best schedule for it; may measure, and is asked once for each sample.
-            Infinite if unknown, which makes its price prohibitive.
+        best_us: the latency of a model under the best schedule for it; may measure, and is called once per sample.
+            Infinite if unknown, which makes the price prohibitive.
         share: latency of operators in whole models side by side over that of separate samples. Lanes then wait less for
             each other, so it may be well below 1.
         in_turn: whether separate operators run one after another, so one sample gives the price of any number.
@@ -76,11 +76,11 @@ class SampledCosts:
         )
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
-        """The best schedule of a Concat."""
+        """Latency of the best schedule of a Concat."""
         return self._moved(joining, tensor, count)
 
     def part_us(self, tensor: TensorSpec, count: int) -> float:
-        """The best schedule of a Split."""
+        """Latency of the best schedule of a Split."""
         return self._moved(parting, tensor, count)
 
     def _moved(self, make: Callable[[TensorSpec, int, int], Model], tensor: TensorSpec, count: int) -> float:

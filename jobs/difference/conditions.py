@@ -14,7 +14,7 @@ def unlike_places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
     """Ends of sentences that begin with "the two are"; none if all is equal or unknown.
 
     Args:
-        one: the `provenance` of a file, which a stranger may have written; empty in files of versions without it.
+        one: the `provenance` of an untrusted file; empty in files of versions without it.
         other: that of the other file.
     """
     for key, words in (

@@ -30,11 +30,11 @@ class RowDifference:
     """The latencies of a row before and after.
 
     Attributes:
-        before: median in microseconds, or, relative to another row, that over the median of the other.
-        after: the same of the second result.
+        before: median in microseconds, or its ratio to the median of the row that latencies are relative to.
+        after: the same in the second result.
         ratio: `after` over `before`; above 1 the second is slower.
-        interval: of that; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row it is that of
-            the ratios within rounds, extended to `ratio` if that is outside.
+        interval: of `ratio`; None with fewer than `LEAST_SAMPLES` samples of either. Relative to another row, it is
+            that of the ratios within rounds, extended to `ratio` if that is outside.
         samples: the numbers of samples.
     """
 
@@ -48,7 +48,7 @@ class RowDifference:
 
     @property
     def verdict(self) -> str | None:
-        """ "slower", "faster" or "no difference"; None where that cannot be told from so few samples."""
+        """ "slower", "faster" or "no difference"; None with too few samples."""
         if self.interval is None:
             return None
         return "slower" if self.interval.low > 1 else "faster" if self.interval.high < 1 else "no difference"
@@ -59,7 +59,7 @@ class ResultsDifference:
     """Differences of two results of `bench`.
 
     Attributes:
-        rows: those that both have, batch size by batch size.
+        rows: the rows that both have, by batch size.
         only_before: rows, as pairs of a batch size and a name, that the second one does not have.
         only_after: rows that the first one does not have.
         remarks: notes on differing conditions.

@@ -72,7 +72,7 @@ def _in_one_language(
         if first is not None:
             return fitted(one, first), fitted(other, first)
     except InvalidScheduleError:
-        pass  # of another model, or of other shapes: told apart by the caller
+        pass  # another model or other shapes: the caller distinguishes them
     return one, other
 
 

@@ -1,4 +1,4 @@
 """The job `doctor`: facts for a bug report, problems of the installation, and how to fix them.
 
-Each check is a module here with a function `look`, named in `diagnosis.CHECKS`.
+Each check is a function `check_NAME` of a module here, listed in `diagnosis.CHECKS`.
 """

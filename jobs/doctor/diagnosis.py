@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A file that options are set in for all calls.
+    """A file that sets options for all calls.
 
     Attributes:
         values: its settings by key; empty if invalid.
         counts: whether it is read, because no nearer file exists.
-        problem: why it cannot be used, and in further lines the way out; None if it can.
+        problem: why it cannot be used, followed by the fix in further lines; None if it can.
     """
 
     path: str
@@ -38,7 +38,7 @@ class DoctorRequest:
 
     Attributes:
         profile_db: the profile database; None means the user's own.
-        model: whose kernels to count; None leaves that out.
+        model: the model whose kernels to count; None to count none.
         settings: the settings files, by precedence.
         set_to: effective settings and their sources, by key.
     """
@@ -114,7 +114,7 @@ def diagnose(request: DoctorRequest = EMPTY_REQUEST, *, checks: Iterable[str] = 
     """Runs the checks; changes nothing and raises nothing.
 
     Args:
-        asked: the options.
+        request: the options.
         checks: the names of the checks to run.
     """
     return Diagnosis({name: _looked(name, request) for name in checks})
@@ -125,7 +125,7 @@ def _looked(name: str, request: DoctorRequest) -> Section:
         section = getattr(import_module(f"{__package__}.{CHECKS[name]}"), f"check_{name}")(request)
         assert isinstance(section, Section)
         return discreet(section)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with this machine, the report must be made
+    except Exception as error:  # noqa: BLE001 - the report must be written whatever is wrong with this machine
         return discreet(Section(findings=(_failed(name, error),)))
 
 

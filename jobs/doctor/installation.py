@@ -103,7 +103,7 @@ _MODULES = {
     "nvidia-cudnn-frontend": "cudnn",
     "nvidia-ml-py": "pynvml",
 }
-"""The modules of packages that are called otherwise. NVIDIA's other packages have libraries and no module."""
+"""Module names that differ from the package's. NVIDIA's other packages have libraries and no module."""
 
 _ONE_OF = (
     ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml", "onnxruntime-qnn"),
@@ -264,7 +264,7 @@ _MOST_COLUMNS = 200
 
 def why_not(module: str) -> str | None:
     """Why a module cannot be imported, in one line; None if it can."""
-    # -P: a file of that name in the working folder is not meant.
+    # -P: ignores a file of that name in the working folder.
     command = [sys.executable, "-P", "-c", f"import {module}"]
     try:
         done = subprocess.run(

@@ -99,7 +99,7 @@ def _group_limit() -> int | None:
     """The memory limit of the control group; None without a limit."""
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = "".join(_lines(file)).strip()
-        if text.isdecimal() and int(text) < 2**60:  # which is how the older version says that there is none
+        if text.isdecimal() and int(text) < 2**60:  # the older version has a larger number for no limit
             return int(text)
     return None
 
@@ -190,7 +190,7 @@ _SHOWN = (
     *("PYTHONPATH", "PYTHONMALLOC", "XDG_CACHE_HOME", "TMPDIR", "LANG", "LC_ALL", "NO_COLOR"),
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_PATH", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
 )
-"""Those whose values are shown: numbers, words and paths."""
+"""Variables whose values are shown: numbers, words and paths."""
 
 _HIDDEN = ("RAY_ADDRESS",)
 _SET = "set, not shown"

@@ -1,8 +1,8 @@
-"""`evolution`: roulette, crossover and mutation, with the numbers that were published for EA-NAS (TPDS).
+"""`evolution`: roulette, crossover and mutation, with the parameters published for EA-NAS (TPDS).
 
-In generations, trial n belongs to generation n // population, so all of a generation can be evaluated side by side, in
-any order and by any number of processes; the next one begins when all are. What is made is a function of the study's
-seed and of the generation before alone. In steady state, a trial is made of the best that ended before it began.
+In generations, trial n belongs to generation n // population, so a generation can be evaluated concurrently, in any
+order and by any number of processes; the next one begins when all have ended. A generation depends only on the study's
+seed and the previous generation. In steady state, a trial is made from the best that ended before it began.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iosched.jobs.exploring.pareto_front import Point, best_first, ranks
 from iosched.models.graph import Scalar
 
 P_MUTATION, P_CROSSOVER = 0.58, 0.5
-"""For each individual, and for each pair of them, as published."""
+"""Probabilities per individual and per pair, as published."""
 
 Genome = Mapping[str, Scalar]
 """Choices by question, in the order of the questions."""
@@ -32,7 +32,7 @@ Candidates = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Parent:
-    """An individual of the generation before; the fitter, the likelier it is chosen."""
+    """An individual of the previous generation; fitter ones are more likely to be chosen."""
 
     genome: Genome
     fitness: float
@@ -43,10 +43,10 @@ def next_generation(
 ) -> tuple[Genome, ...]:
     """Selection, crossover and mutation.
 
-    As many individuals as there are to be are drawn by roulette, with replacement. Two that follow each other are a
-    pair, and exchange with `P_CROSSOVER` all genes behind one place, which is drawn. Of each, with `P_MUTATION`, one
-    gene is drawn again from all of its candidates. Then the fittest parent takes the place of the first. Where all are
-    unfit, all are equally likely.
+    Draws `size` individuals by roulette, with replacement. Consecutive pairs exchange all genes after a random position
+    with probability `P_CROSSOVER`. In each individual, one gene is drawn again from all its candidates with probability
+    `P_MUTATION`. Then the fittest parent replaces the first individual. If the fitness of all is 0, all are equally
+    likely.
 
     Args:
         parents: at least one.
@@ -84,9 +84,9 @@ def _mutate(genome: dict[str, Scalar], candidates: Candidates, rng: random.Rando
 
 
 def fitness(points: Sequence[Point], *, is_maximised: bool) -> list[float]:
-    """The fitness of each individual for a roulette wheel, which takes numbers that are not negative.
+    """The fitness of each individual for a roulette wheel, which takes nonnegative numbers.
 
-    One objective that is maximised, never negative and without violated constraints is the fitness itself, as published
+    A single maximised objective that is never negative is the fitness itself if no constraint is violated, as published
     for EA-NAS. Otherwise, fitness is 1 in the last front, 2 in the one before, and so on.
 
     Args:
@@ -105,7 +105,7 @@ def seed_of(seed: int, *parts: object) -> int:
 
 
 def child_of_generation(population: int, seed: int, study: Study, trial: FrozenTrial) -> Genome:
-    """The genome of a trial, made of the generation before; nothing in the first one, or if all before have failed."""
+    """The genome of a trial, from the previous generation; empty in the first one, or if all its trials failed."""
     generation, place = divmod(trial.number, population)
     before = study.get_trials(deepcopy=False)[max(generation - 1, 0) * population : generation * population]
     rng = random.Random(seed_of(seed, "generation", generation))
@@ -113,9 +113,9 @@ def child_of_generation(population: int, seed: int, study: Study, trial: FrozenT
 
 
 def child_of_best(population: int, seed: int, study: Study, trial: FrozenTrial) -> Genome:
-    """The genome of a trial, made of the best that ended before it began; nothing in the first `population` trials.
+    """The genome of a trial, from the best that ended before it began; empty in the first `population` trials.
 
-    It depends on times that the study has kept, so a process that takes the trial over makes the same.
+    It depends on times stored in the study, so a process that takes over the trial makes the same genome.
     """
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if trial.number >= population else []
     begun = trial.datetime_start
@@ -152,7 +152,7 @@ class Evolution(RandomSampler):
     """Answers with the genome of a trial, else at random.
 
     Args:
-        child: makes the genome of a trial from the seed and the trials before.
+        child: makes the genome of a trial from the seed and earlier trials.
     """
 
     def __init__(self, child: Callable[[int, Study, FrozenTrial], Genome], seed: int) -> None:
@@ -163,7 +163,7 @@ class Evolution(RandomSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The answer of the trial's genome."""
+        """The answer of the trial's genome, else a random one."""
         assert isinstance(param_distribution, CategoricalDistribution)
         candidates = param_distribution.choices
         if self._last[0] != trial.number:

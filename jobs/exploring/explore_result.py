@@ -37,11 +37,11 @@ class Feedback:
         values: values by the names in objectives and constraints.
         latencies: how the latencies among them were found, by device.
         record: how the variant is made, as JSON; None if it could not be made.
-        key: two variants of one key compute the same with the same weights; None if it could not be made.
-        schedule: the schedule file that the first of the latencies is of, as JSON; None if none was decided.
+        key: variants with equal keys compute the same with the same weights; None if it could not be made.
+        schedule: the schedule file of the first latency, as JSON; None if none was decided.
         reason: why there is no result; None if there is one.
         is_stopped: whether the trial was stopped early.
-        reused: the number of the trial that found all this for the same variant before; None if it was found now.
+        reused: the number of the earlier trial of the same variant whose result this is; None if the result is new.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Individual:
     Attributes:
         number: counts the trials of a study from 0.
         choices: choices by question, in the order of the questions.
-        point: how it compares with others; None if it has not all of the values that this takes.
+        point: the values by which it compares with others; None if one of them is missing.
     """
 
     number: int
@@ -119,7 +119,7 @@ class StudyHistory:
     def ranked(self) -> Sequence[tuple[int, Individual]]:
         """The different variants that meet all constraints, each with its rank: the front, of rank 0, comes first.
 
-        Of variants that are equal, the first trial counts.
+        Of equal variants, the first trial counts.
         """
         feasible = [
             each
@@ -137,7 +137,7 @@ class ExploreResult:
 
     Attributes:
         found: the study as it is now.
-        chosen: the models of the best variants, the best first.
+        chosen: the best variants, best first.
         seconds: the duration of this call.
         was_interrupted: whether the user ended it early.
     """

@@ -34,11 +34,11 @@ class ExploreSettings:
         storage: the file of the study, which is created or continued.
         sampler: a name in `SAMPLER_NAMES`, or a class of the user's: "FILE.py:CLASS" or "MODULE:CLASS".
         trials: the number of trials of the study, over all calls.
-        budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
+        budget_s: the seconds of evaluation, over all calls, after which no trial begins; None for no limit.
         objectives: texts like "min:latency:cpu,max:accuracy".
         constraints: texts like "latency:cpu<=5000"; latencies are in microseconds.
         score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
-        score_timeout_s: the seconds that it may take for one model; None for any number.
+        score_timeout_s: the seconds that it may take for one model; None for no limit.
         score_batch: the number of variants that go to the score command as one model.
         prunes: whether to end the score command if its intermediate score is worse than the median.
         top: the number of best variants to write.
@@ -70,8 +70,8 @@ class ParsedSettings:
     """The parsed settings.
 
     Attributes:
-        devices: of each device whose latency is asked for, the name as the objective or constraint has it.
-        score: the score command; None if nothing that it would say is asked for.
+        devices: the devices whose latencies are requested, as named in objectives and constraints.
+        score: the score command; None if none of its values is requested.
     """
 
     objectives: tuple[Objective, ...]

@@ -1,4 +1,4 @@
-"""Locks between processes, which end with the process that holds them, however it ends."""
+"""Locks between processes, released when the process that holds them ends for any reason."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def study_lock(path: Path) -> AbstractContextManager[None]:
 
 
 def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractContextManager[None]:
-    """Held while this machine measures, by one process and no other; or while it scores, by any number of them.
+    """Held exclusively by a process that measures on this machine, or shared by processes that score.
 
-    So no score command of any study runs while another is measuring.
+    So no score command of any study runs during a measurement of another.
 
     Args:
         waiting: is called while waiting, and may raise to end it.
@@ -36,7 +36,7 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> AbstractC
 
 @contextmanager
 def _locked(name: str, exclusively: bool, waiting: Callable[[], object] | None) -> Iterator[None]:
-    """Locks a file of this user in the temporary folder, which stays, since other processes may wait for it."""
+    """Locks a file of this user in the temporary folder; the file stays, since other processes may wait for it."""
     import fcntl  # not on Windows
 
     path = Path(tempfile.gettempdir()) / f"iosched-{os.getuid()}-{name}.lock"

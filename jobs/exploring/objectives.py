@@ -102,12 +102,12 @@ def parse_constraints(texts: Iterable[str]) -> tuple[Constraint, ...]:
 
 
 def total_violation(constraints: Sequence[Constraint], values: Mapping[str, float]) -> float:
-    """By how much, in sum, the constraints are violated that are; 0 if all are met."""
+    """The sum of the violations of all violated constraints; 0 if all are met."""
     return math.fsum(max(each.violation(values[each.name]), 0.0) for each in constraints)
 
 
 def names_in(objectives: Iterable[Objective], constraints: Iterable[Constraint]) -> tuple[str, ...]:
-    """The different values that have to be known of a variant."""
+    """The distinct names of the values that a variant needs."""
     return tuple(dict.fromkeys([*(each.name for each in objectives), *(each.name for each in constraints)]))
 
 
@@ -175,7 +175,7 @@ class Card:
         base: the digest of the base model.
         name: the name of the base model.
         space: the name of the space.
-        constraints: the bounds that variants have to keep to.
+        constraints: the bounds that variants must meet.
         seed: the seed of all choices.
     """
 
@@ -188,16 +188,16 @@ class Card:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The values that have to be found of each variant."""
+        """The names of the values to find for each variant."""
         return names_in(self.objectives, self.constraints)
 
     def plain(self) -> object:
-        """The card as JSON has it."""
+        """The card as plain data for JSON."""
         texts = (tuple(map(str, self.objectives)), tuple(map(repr_of, self.constraints)))
         return msgspec.to_builtins(_File(_FORMAT, VERSION, self.base, self.name, self.space, *texts, self.seed))
 
     def check_same(self, asked: Card, place: str) -> None:
-        """Accepts to go on with this study as `asked`."""
+        """Checks that this study can continue as `asked`."""
         own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
         if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
             raise UsageError(
@@ -211,7 +211,7 @@ class Card:
 
 
 def card_of(plain: object, place: str) -> Card:
-    """The card in a study's file, which may come from strangers."""
+    """The card in a study's file, which is untrusted."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise UsageError(
@@ -228,5 +228,5 @@ def card_of(plain: object, place: str) -> Card:
 
 
 def repr_of(constraint: Constraint) -> str:
-    """The constraint as text that says its bound to the last bit."""
+    """The constraint as text with its exact bound."""
     return f"{constraint.name}{constraint.relation}{constraint.bound!r}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Point:
-    """A variant as it is compared: its losses, all to be minimised, and by how much it violates constraints in sum."""
+    """The values by which variants compare: losses, all to be minimised, and the total violation of constraints."""
 
     losses: tuple[float, ...]
     violation: float = 0.0
@@ -18,9 +18,8 @@ class Point:
 def dominates(a: Point, b: Point) -> bool:
     """Whether `a` dominates `b`.
 
-    Of two that violate constraints, the one that does so less; of others, one that meets them all; else one that is
-    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, 2002,
-    section VI).
+    If either violates constraints, the one that violates them less dominates; else one that is nowhere worse and
+    somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, 2002, section VI).
     """
     if a.violation > 0 or b.violation > 0:
         return a.violation < b.violation

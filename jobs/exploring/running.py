@@ -1,4 +1,4 @@
-"""Runs a command of the user: with an end in time, little of its output kept, and nothing of it left behind."""
+"""Runs a user's command with a timeout, keeps only the end of its output, and leaves none of its processes behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommandResult:
     Attributes:
         out: the last part of stdout.
         errors: the last part of stderr.
-        cut: why it was ended from here; None if it ended by itself.
+        cut: why this module ended it; None if it ended by itself.
     """
 
     code: int
@@ -74,7 +74,7 @@ def run_command(
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] | None = None,
 ) -> CommandResult:
-    """Runs a command without a shell, and ends it and all that it has started.
+    """Runs a command without a shell, then ends it and all processes that it has started.
 
     Args:
         words: the program and its arguments.
@@ -94,7 +94,7 @@ def run_command(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C on the terminal is for this process alone
+        start_new_session=True,  # only this process receives Ctrl-C from the terminal
     ) as process:
         out, errors = _Kept(on_line), _Kept()
         try:
@@ -114,7 +114,7 @@ def _watched(
             selector.register(stream, selectors.EVENT_READ, kept)
         has_ended = False
         while selector.get_map() and not has_ended:
-            has_ended = process.poll() is not None  # nothing of it is left that could print more than it has
+            has_ended = process.poll() is not None  # no process is left that could print more
             for key, _ in selector.select(0 if has_ended else _POLL_S):
                 if not key.data.read(key.fd):
                     selector.unregister(key.fileobj)

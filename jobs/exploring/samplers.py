@@ -55,7 +55,7 @@ def kind_of(name: str, population: int) -> SamplerKind:
     match name:
         case "random":
             return SamplerKind(name, partial(Reseeded, RandomSampler))
-        case "grid":  # GridSampler needs all questions beforehand, and which there are may depend on answers
+        case "grid":  # GridSampler needs all questions in advance, but they may depend on answers
             return SamplerKind(name, partial(Reseeded, BruteForceSampler), has_ended=_all_tried)
         case "tpe":
             return SamplerKind(name, partial(Reseeded, TPESampler))
@@ -104,9 +104,9 @@ def _found_class(name: str) -> Callable[..., BaseSampler]:
 
 
 class Reseeded(BaseSampler):
-    """A sampler that is built again, by a seed of its own, for each trial, or even for each question.
+    """A sampler that is rebuilt with a separate seed for each trial, or even for each question.
 
-    One sampler with one seed would begin its numbers again each time a study goes on, and so repeat itself.
+    A single sampler with one seed would repeat its random numbers whenever a study continues.
     """
 
     def __init__(self, build: Callable[..., BaseSampler], seed: int, *, by_question: bool = True) -> None:
@@ -154,7 +154,7 @@ def _all_tried(trials: Sequence[FrozenTrial]) -> bool:
     given: dict[tuple[object, ...], set[object]] = defaultdict(set)
     candidates: dict[tuple[object, ...], int] = {}
     for trial in trials:
-        before: tuple[object, ...] = ()  # the answers before a question decide which one it is
+        before: tuple[object, ...] = ()  # earlier answers determine the question
         for name, distribution in trial.distributions.items():
             assert isinstance(distribution, CategoricalDistribution)
             candidates[before] = len(distribution.choices)

@@ -35,11 +35,11 @@ class ScoreError(IoschedError):
 
 @dataclass(frozen=True)
 class ScoreCommand:
-    """A program of the user, and the values that it has to say.
+    """A user's program, and the values that it must print.
 
     Attributes:
         words: the program and its arguments, in which `{model}` and `{params}` are replaced.
-        keys: the names that it has to say the values of.
+        keys: the names of the values that it must print.
     """
 
     words: tuple[str, ...]
@@ -49,7 +49,7 @@ class ScoreCommand:
     def filled(self, model: Path, params: Mapping[str, object]) -> list[str]:
         """The program and its arguments for one model and the choices that made it."""
         said = {MODEL: str(model), PARAMS: json.dumps(params, ensure_ascii=False)}
-        # At once: what a name is replaced by is not looked at again.
+        # In one pass, so that inserted text is not replaced again.
         return [re.sub("|".join(map(re.escape, said)), lambda match: said[match[0]], word) for word in self.words]
 
 
@@ -160,8 +160,8 @@ class Score(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         folder: the user's folder on the driver's machine; the program runs in the folder of that name.
         choices: the choices of the model, or by name of several variants in one model.
         members: the names of several variants that are one model.
-        watched: the key of the value that the program prints step by step, by which the driver may stop it; None if
-            nobody does.
+        watched: the key of the value that the program prints step by step, by which the driver may stop it; None if it
+            does not.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The file that a study is kept in: SQLite, written by Optuna, and looked at before Optuna is let near it."""
+"""The SQLite file of a study, which Optuna writes and which is checked before Optuna opens it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STUDY_NAME = "iosched"
 
 _MAGIC = b"SQLite format 3\x00"
 _BUSY_S = 60.0
-_ONE_OF_A_NAME = "ix_studies_study_name"  # as Optuna calls it
+_ONE_OF_A_NAME = "ix_studies_study_name"  # the unique index, by Optuna's name
 _TABLES = frozenset(
     (
         *("studies", "study_directions", "study_user_attributes", "study_system_attributes", "version_info"),
@@ -30,12 +30,12 @@ _TABLES = frozenset(
 
 
 def open_storage(path: Path, *, makes: bool) -> RDBStorage:
-    """The storage in a file; one that is not there, or empty, is made if `makes`."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would tell of each trial on stderr
+    """The storage in a file; creates a missing or empty one if `makes`."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would log each trial to stderr
     check_study_file(path, makes=makes)
     try:
         storage = RDBStorage(
-            "sqlite://",  # the file is opened below, so that no text of a user's is ever taken for a URL
+            "sqlite://",  # `creator` opens the file, so that no user's text is taken for a URL
             engine_kwargs={"creator": lambda: _connected(path), "poolclass": QueuePool},
         )
     except (optuna.exceptions.OptunaError, RuntimeError, AssertionError, OSError) as error:
@@ -74,7 +74,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 def _complete(path: Path) -> None:
     """Creates the unique index of study names if a process was killed between the table and its index.
 
-    Optuna creates it only with the table, and would begin a second study without it.
+    Optuna creates it only with the table, and would create a second study without it.
     """
     with closing(_connected(path)) as connection:
         named = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (_ONE_OF_A_NAME,))
@@ -84,7 +84,7 @@ def _complete(path: Path) -> None:
 
 
 def check_study_file(path: Path, *, makes: bool) -> None:
-    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`."""
+    """Checks that an Optuna file has no study but ours; accepts a missing or empty file if `makes`."""
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -105,18 +105,18 @@ def check_study_file(path: Path, *, makes: bool) -> None:
 
 
 def _check_contents(path: Path) -> None:
-    mode = "rw" if os.access(path, os.W_OK) else "ro"  # what a killed process left undone can be undone by a writer
+    mode = "rw" if os.access(path, os.W_OK) else "ro"  # only a writer can roll back a killed process's transaction
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
-            # Triggers and views are programs, and would be run by what Optuna asks.
+            # Triggers and views are programs that Optuna's queries would run.
             if kind not in ("table", "index") or (kind == "table" and name not in _TABLES):
                 raise UsageError(f"{path} is not a study of iosched: it has the {kind} {str(name)[:80]!r}")
         if next(connection.execute("PRAGMA quick_check(1)"))[0] != "ok":
             raise UsageError(f"{path} is damaged")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "studies" not in tables:
-            return  # begun, and never finished
+            return  # its creation was never finished
         names = [name for (name,) in connection.execute("SELECT study_name FROM studies LIMIT 2")]
         if names not in ([], [STUDY_NAME]):
             raise UsageError(f"{path} contains studies of other programs: {', '.join(map(repr, names))[:200]}")

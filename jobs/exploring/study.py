@@ -50,7 +50,7 @@ class _Claim(msgspec.Struct, frozen=True):
     def has_lapsed(self) -> bool:
         """Whether the process has ended or released the trial, as far as this machine can tell."""
         alive = None
-        with suppress(ValueError):  # no text of ours
+        with suppress(ValueError):  # not written by iosched
             alive = is_alive(self.process) if self.process else False
         is_from_here = self.process.split(" ")[0] in ("", this_process().split(" ")[0])
         if alive or (alive is False and is_from_here):
@@ -90,7 +90,7 @@ class OpenedStudy:
             raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
 
     def point(self, feedback: Feedback) -> Point | None:
-        """The objective values by which variants compare; None if one is missing."""
+        """The values by which variants compare; None if one is missing."""
         values = feedback.values
         if any(name not in values for name in self.card.names):
             return None
@@ -123,8 +123,8 @@ def begun_study(path: Path, card: Card) -> OpenedStudy:
 class StudyStrategy:
     """The strategy of one process, with the calls of Retiarii's strategies (OSDI'20, figure 11); a sampler answers.
 
-    A graph is a variant that is to be made and evaluated, by the number of its trial. The study ends after `trials`
-    trials, or `budget_s` seconds of evaluating, over all calls and processes.
+    A graph is a variant to make and evaluate, identified by the number of its trial. The study ends after `trials`
+    trials, or `budget_s` seconds of evaluation, over all calls and processes.
 
     Attributes:
         has_ended: whether nothing is left to try.
@@ -138,7 +138,7 @@ class StudyStrategy:
         self._stopped = Event()
         self.has_ended = False
         opened.study.sampler = kind.sampler(opened.card.seed)
-        opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's is for a loop of its own
+        opened.study.stop = self._stopped.set  # type: ignore[method-assign]  # Optuna's works only in its own loop
 
     def ask_graph(self) -> int | None:
         """The next graph: of a trial whose process has ended, or else of a new one; None if there is none now."""
@@ -182,7 +182,7 @@ class StudyStrategy:
         return trial.number
 
     def ask_choice(self, graph: int, question: Question) -> int:
-        """The place of the chosen candidate."""
+        """The index of the chosen candidate."""
         trial, candidates = self._running[graph], question.candidates
         with sampling(self._kind.name):
             return candidates.index(trial.suggest_categorical(question.name, candidates))
@@ -226,7 +226,7 @@ class StudyStrategy:
         finally:
             ended.set()
             thread.join()
-            for trial in self._running.values():  # this process goes on, and yet does not evaluate them
+            for trial in self._running.values():  # this process continues without evaluating them
                 with suppress(UpdateFinishedTrialError):
                     _sign(trial, "", -1)
             self._running.clear()
@@ -248,4 +248,4 @@ def _claim_of(trial: FrozenTrial) -> _Claim | None:
     try:
         return msgspec.convert(trial.user_attrs.get(_CLAIM), _Claim)
     except msgspec.ValidationError:
-        return None  # it ended before it had signed
+        return None  # its process ended before claiming it

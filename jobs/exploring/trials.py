@@ -68,7 +68,7 @@ class _Scoring:
         group: the failed run for several trials that this one belongs to.
         pruned_after: the last step of a command that was ended.
         reason: why the command failed for several trials.
-        n_scored: the number of these that were scored alone since.
+        n_scored: the number of these that have since been scored alone.
     """
 
     trials: Sequence[_Trial]
@@ -129,7 +129,7 @@ class Trials:
         return [*costs, *(scoring.pending for scoring in self._scorings if scoring.pending is not None)]
 
     def _begin(self) -> None:
-        """Begins trials until each worker has as many as the score command takes at a time."""
+        """Begins trials until each worker has a full batch for the score command."""
         n_up = self.pool.n_up([target.workers for target in self.targets.values()])
         while len(self._trials) < n_up * self.settings.score_batch:
             number = self.strategy.ask_graph()
@@ -196,7 +196,7 @@ class Trials:
             self._end(trial)
 
     def _score_costed(self) -> None:
-        """Scores variants once there are as many as the score command takes, or no other trial is under way."""
+        """Scores variants once a batch for the score command is full, or no other trial is under way."""
         most = self.settings.score_batch
         waiting = [trial for trial in self._trials.values() if trial.is_costed and not trial.is_scored]
         if not waiting or len(waiting) < min(most, len(self._trials)):
@@ -214,7 +214,7 @@ class Trials:
         self._say(scoring.trials[0].number, "score")
         try:
             scoring.pending = self.pool.submit(self._score_task(scoring))
-        except IoschedError as error:  # too large to be sent, or not to be put together
+        except IoschedError as error:  # too large to be sent, or cannot be composed
             self._refuse(scoring, str(error))
             return
         self._scorings.append(scoring)
@@ -257,7 +257,7 @@ class Trials:
                 reason = f"pruned after step {scoring.pruned_after}: worse than the median of other trials"
                 self._end(trial, reason=reason, is_stopped=True)
             return
-        except ExecutionError as error:  # a variant that no worker survives, say
+        except ExecutionError as error:  # for example, a variant that crashes every worker
             found = Scores(reason=str(error))
         if found.reason is not None:
             self._refuse(scoring, found.reason)
@@ -293,7 +293,7 @@ class Trials:
 def _costed(
     feedback: Feedback, model: Model, costs: Mapping[str, Pending[ModelCost]], asked: ParsedSettings
 ) -> Feedback:
-    """Adds the values that need no score; after a failure, those found before."""
+    """Adds the values that need no score; after a failure, those found before it."""
     values = {"flops": float(model.flops), "params": float(model.n_parameters)}
     latencies: dict[str, Latency] = {}
     reason = schedule = None

@@ -1,1 +1,1 @@
-"""Requests that arrive by themselves, sent to several models in the ways that a service could run them."""
+"""Sends open-loop requests to several models, in the ways that a service could run them."""

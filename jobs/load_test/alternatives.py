@@ -58,7 +58,7 @@ class Calls:
     frees: ExitStack
 
     def submit(self, model: str) -> Future[Mapping[str, Any]]:
-        """Puts a run of the model into the queue of its callers."""
+        """Queues a run of the model for its callers."""
         return self.callers[model].submit(self.runs[model])
 
     def close(self) -> None:

@@ -99,12 +99,12 @@ class LoadResult:
 
     @property
     def seconds(self) -> float:
-        """The time in which the requests of each alternative were sent, without those that warm up."""
+        """The time in which the requests of each alternative were sent, without warm-up requests."""
         return self.rows[0].seconds
 
     @property
     def lag_us(self) -> Mapping[str, float]:
-        """The lag of the sender that 99 requests in 100 stay below, by alternative."""
+        """The 99th percentile of the sender's lag, by alternative."""
         lags: dict[str, list[float]] = {}
         for row in self.rows:
             lags.setdefault(row.name, []).extend(each.lag_us for each in row.answers)
@@ -138,7 +138,7 @@ class LoadResult:
 def load_test(models: Mapping[str, Model], settings: LoadSettings, observer: Observer | None = None) -> LoadResult:
     """Sends the same requests to each alternative in turn, A B C A B C, in short segments.
 
-    Outputs of each alternative are compared with those of onnxruntime before.
+    First, outputs of each alternative are compared with those of onnxruntime.
 
     Raises:
         UsageError: inputs of a model cannot be made up.
@@ -192,7 +192,7 @@ def _checked(name: str, served: Mapping[str, Served], threads: int) -> Calls:
 
 @dataclass(frozen=True, eq=False)
 class LoadTest:
-    """Alternatives that are open, and the requests for them with the deadline of each model."""
+    """Open alternatives, and the requests for them with the deadline of each model."""
 
     settings: LoadSettings
     deadlines_s: Mapping[str, float]

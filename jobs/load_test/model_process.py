@@ -1,6 +1,6 @@
-"""A model in a process of its own, which runs it on random inputs when it is asked to.
+"""A model in a separate process, which runs it on random inputs on request.
 
-No tensors cross the processes. A service that sends them is slower.
+No tensors pass between the processes. A service that sends them is slower.
 """
 
 from __future__ import annotations

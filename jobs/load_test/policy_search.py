@@ -53,7 +53,7 @@ class PolicySearchResult:
 
     Attributes:
         rows: of the policy and of the rule without one, under the planned requests.
-        chosen: the name of the one that is in the file.
+        chosen: the name of the policy in the file.
     """
 
     file: PolicyFile
@@ -62,7 +62,7 @@ class PolicySearchResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences for the user: what the file has, and a p99 that is too high or unknown."""
+        """Sentences for the user: the content of the file, and a p99 that is too high or unknown."""
         own = (row for row in self.rows if row.name == self.chosen)
         return (_HAS[self.chosen], *(note for row in own for note in _notes(row)))
 
@@ -91,9 +91,9 @@ def search_policy(
     Args:
         paths: the models' files by name.
         rates: requests per second.
-        p99_s: the latency that 99 requests in 100 should stay below; by default `DEADLINE_RUNS` runs alone.
+        p99_s: the highest acceptable p99 of the latency; by default `DEADLINE_RUNS` runs alone.
         threads: the number of cores; by default all that affinity and quota allow.
-        folder: of the policy file, which has all models in it.
+        folder: the folder of the policy file, which contains all models.
 
     Raises:
         Errors of `serve_together`; UsageError if a model is not in the folder.
@@ -156,14 +156,14 @@ def _disturbed_us(run: Run, other: Run) -> float:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(repeat)
         try:
-            run()  # until the other one has begun
+            run()  # gives the other one time to begin
             return _time_us(run)
         finally:
             is_over.set()
 
 
 def _mean_slowdown(name: str, pairs: Sequence[PolicyPair], rates: Mapping[str, float]) -> float:
-    """Slowdown of a request next to another one, of each model in proportion to its rate."""
+    """Mean slowdown of a request next to one of another model, weighted by the rates of the other models."""
     own = [pair for pair in pairs if pair.model == name]
     return fmean([pair.slowdown.value for pair in own], [rates[pair.other] for pair in own]) if own else 1.0
 
@@ -189,8 +189,8 @@ def cores_by_load(latency_us: Mapping[int, float], slowdown: float, cores: int) 
 def _p99_us(latency_us: Mapping[int, float], count: int, slowdown: float, cores: int, load: float) -> float:
     """p99 where each request runs on `count` cores, in a queue with several servers; infinite if it grows.
 
-    Of the requests, a share u ** (sqrt(2 * (k + 1)) - 1) waits (H. Sakasegawa, 1977). Their times are exponentially
-    distributed, with half of the mean of M/M/k, since runs of a model are equally long.
+    A share u ** (sqrt(2 * (k + 1)) - 1) of the requests waits (H. Sakasegawa, 1977). Waiting times are exponentially
+    distributed, with half the mean of M/M/k, since runs of a model are equally long.
     """
     servers = cores // count
     run_us = latency_us[count] * (slowdown if servers > 1 else 1.0)

@@ -21,7 +21,7 @@ from iosched.models.errors import ExecutionError, first_line
 
 _LEAD_S = 0.01
 _LONGEST_RUN_S = 60.0
-"""A run that has begun may take this long after the requests behind it are cancelled."""
+"""A run that has begun may take this many seconds after later requests are cancelled."""
 
 
 Submit = Callable[[str], Future[Any]]

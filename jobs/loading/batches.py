@@ -66,8 +66,8 @@ class LoadedBatches:
         self._model, self._schedules, self._plan = model, schedules, plan
         self._most_open = most_open or len(schedules.by_size) + 1
         self._lock, self._is_closed = Lock(), False
-        self._opening = Lock()  # to open one batch size takes seconds and all cores: one at a time, and without `_lock`
-        self._opened: dict[int, _Opened] = {}  # the one that was run last stands last
+        self._opening = Lock()  # opening a batch size takes seconds and all cores: one at a time, without `_lock`
+        self._opened: dict[int, _Opened] = {}  # the most recently run one is last
 
     @property
     def name(self) -> str:
@@ -96,12 +96,12 @@ class LoadedBatches:
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """The model with its batch open."""
+        """The model with its batch dynamic."""
         return self._model.proto(self._schedules.batch_sizes)
 
     @property
     def opened(self) -> tuple[int, ...]:
-        """The batch sizes that are open now; the one that was run last comes last."""
+        """The open batch sizes, the most recently run one last."""
         with self._lock:
             return tuple(self._opened)
 
@@ -120,7 +120,7 @@ class LoadedBatches:
         """Runs the model once, at the batch size of the inputs. The results are new arrays.
 
         Args:
-            inputs: by name, arrays of just the type that the model expects, or nested lists of numbers.
+            inputs: by name, arrays of exactly the type that the model expects, or nested lists of numbers.
 
         Raises:
             UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
@@ -264,7 +264,7 @@ def load_batches(
 def load_any(
     source: Source, *, device: str = "auto", threads: int | None = None, strict: bool = False
 ) -> LoadedModel | LoadedBatches:
-    """Loads a model as its file asks for: as `load_batches` does if that is for several batch sizes, else as `load`.
+    """Loads a model with `load_batches` if its file is for several batch sizes, else with `load`.
 
     Both types have `name`, `inputs`, `outputs`, `run` and `close`, and are context managers.
 

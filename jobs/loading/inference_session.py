@@ -99,7 +99,7 @@ class InferenceSession:
         Args:
             output_names: the outputs to return; None or none for all.
             input_feed: arrays by the names of inputs.
-            run_options: onnxruntime's `RunOptions`; without meaning for an optimized model, but for `terminate`.
+            run_options: onnxruntime's `RunOptions`; ignored for an optimized model, except `terminate`.
 
         Returns:
             The outputs in the order of `output_names`, in new arrays.
@@ -152,7 +152,7 @@ class InferenceSession:
         """Other attributes of onnxruntime's session, for a model that it runs.
 
         Raises:
-            AttributeError: there is no such thing, or not for an optimized model.
+            AttributeError: there is no such attribute, or not for an optimized model.
         """
         session = vars(self).get("_session")
         if session is None or isinstance(session, ScheduledSession):
@@ -276,7 +276,7 @@ Provider = str | tuple[str, Mapping[str, Any]]
 def session_target(
     options: Any, providers: Sequence[Provider] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> tuple[str, int | None]:
-    """Device and threads (None: all) of a session for `LoadedModel`; other options that contradict are refused."""
+    """Device and threads (None: all) of a session for `LoadedModel`; refuses contradictory options."""
     return _device(providers, provider_options), _threads(options)
 
 
@@ -320,7 +320,7 @@ def _pair(provider: Provider) -> tuple[str, Mapping[str, Any]]:
     return (provider, {}) if isinstance(provider, str) else provider
 
 
-_NO_VERSION = 2**63 - 1  # what onnxruntime says where the file says nothing
+_NO_VERSION = 2**63 - 1  # onnxruntime's value if the file has none
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ _PLAIN = (list, tuple, int, float)
 class LoadedModel:
     """A model that is ready to run, until it is closed; also a context manager.
 
-    Several threads may call it. Of a model that runs on all its cores, runs follow one another: `in_flight` says how
-    many go on at the same time.
+    Several threads may call it. Runs on all cores follow one another; `in_flight` is the number of concurrent runs.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class LoadedModel:
 
     @property
     def document(self) -> ScheduleDocument | None:
-        """The schedule file that the model runs by, with how it was found; None if it has none."""
+        """The schedule file that the model runs by, including how it was found; None if it has none."""
         return self._source[1]
 
     @property
@@ -137,14 +136,14 @@ class LoadedModel:
 
     @property
     def in_flight(self) -> int:
-        """Number of concurrent runs; further callers wait. Plain onnxruntime lets all of them go on."""
+        """Number of concurrent runs; further callers wait. Plain onnxruntime runs all of them."""
         return self._executor.in_flight
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Runs the model once. The results are new arrays.
 
         Args:
-            inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested lists of numbers.
+            inputs: by name, arrays of exactly the type and shape in `self.inputs`, or nested lists of numbers.
 
         Returns:
             The outputs by their names; sequences and maps as onnxruntime returns them.
@@ -161,7 +160,7 @@ class LoadedModel:
             self._runs.finish()
 
     def _arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as the executor takes them, without further checks if they are so already."""
+        """The inputs as the executor takes them; skips checks if they already are."""
         arrays: dict[str, Any] = {}
         for name, shape, dtype in self._expected:
             if name not in inputs:
@@ -208,7 +207,7 @@ class _Runs:
     def finish(self) -> None:
         """A run is over, or did not begin."""
         self._going.pop()
-        if self._is_closed:  # somebody waits for the last one
+        if self._is_closed:  # `end` may wait for the last run
             with self._ended:
                 self._ended.notify_all()
 
@@ -245,7 +244,7 @@ def load(
 
     Args:
         source: a path, also of a folder from `export`, the bytes of a file, or a model that was loaded before.
-        schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
+        schedule: a schedule, or the path of a schedule file, instead of the one inside the model.
         device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
         threads: the number of CPU cores; by default all of one socket that affinity and quota allow.
         batch_size: the first dimension of every input, if the file leaves it open.
@@ -283,7 +282,7 @@ def of_plan(
     read: Callable[[], tuple[Model, ScheduleDocument | None]],
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> LoadedModel | None:
-    """The program of a plan for these input shapes, or for those of the model; it closes the plan. None without one."""
+    """The program of a plan for these shapes, or those of the model; closing it closes the plan. None without one."""
     number = plan.number_of(shapes)
     if number is None or not isinstance(source, str | os.PathLike):
         return None
@@ -365,7 +364,7 @@ def _array(spec: TensorSpec, given: Any) -> Any:
 
 
 def _numbers(spec: TensorSpec, given: Any) -> np.ndarray:
-    """Python numbers in the type of the input, or in numpy's if the conversion loses anything."""
+    """Python numbers in the type of the input, or in numpy's type if the conversion would lose information."""
     try:
         array = np.asarray(given)
     except ValueError:

@@ -50,7 +50,7 @@ def open_plan(exported: ExportedModel, *, threads: int | None = None) -> PlanMod
     """Opens the plan of an exported model.
 
     Args:
-        threads: the number of CPU cores that the caller wants; default: what the plan has.
+        threads: the requested number of CPU cores; by default that of the plan.
 
     Raises:
         ExecutionError: it does not fit the model, the machine or `threads`; the error names the reason.

@@ -38,7 +38,7 @@ OPENVINO, TENSORRT = LIBRARIES = ("openvino", "tensorrt")
 """The names of libraries, without a schedule, among the ways that are compared."""
 
 ORDER_SEED = 0
-"""Of the order in which the ways have their turns within a round."""
+"""The seed of the order of ways within a round."""
 
 _WORDS = "the whole model with the schedule {!r}"
 """The description of a way in messages."""
@@ -56,7 +56,7 @@ class ComparedModels:
         ways: all ways to run schedules by name.
         trial: their rounds, and those of plain onnxruntime and a library.
         setting: the setting of plain onnxruntime; None if it was not compared.
-        notes: notes about what was not compared.
+        notes: notes for the user on the comparison.
     """
 
     found: tuple[str, ...]
@@ -81,9 +81,9 @@ def comparing(
     Args:
         latencies: earlier rounds of the model on this device.
         here: the model, open on the device.
-        time_budget: how much time there is.
-        observer: is shown how many rounds are done.
-        faults: of ways that fail, which are left out.
+        time_budget: the available time.
+        observer: is shown the number of finished rounds.
+        faults: collects the faults of ways that fail, which are left out.
     """
     comparison = Comparison(latencies, here, time_budget, observer, faults)
     try:
@@ -141,7 +141,7 @@ class Comparison:
         return replace(compared, notes=interference_notes(compared.measured))
 
     def _more(self) -> Mapping[str, Way]:
-        """Ways that need no search, and that some models have."""
+        """Ways without a search that only some models have."""
         listed = known_in_lanes(self.here)
         ways = {BY_IMAGE: self.here.by_image(), LANES: None if listed is None else Way(listed)}
         return {name: way for name, way in ways.items() if way is not None}
@@ -191,7 +191,7 @@ class Comparison:
     def _trial(self, texts: Mapping[str, str], found: tuple[str, ...]) -> Trial:
         known = self.latencies.known(texts)
         plain = tuple(name for name in (REFERENCE, OPENVINO) if name in texts)
-        # Schedules that earlier calls compared, which have their share of the error.
+        # Schedules that earlier calls compared have used a share of the error.
         n_earlier = len({name for session in known for name in session.samples_us} - texts.keys())
         if not plain:
             libraries = [name for name in LIBRARIES if name in texts]
@@ -258,7 +258,7 @@ class Comparison:
         deadline: float,
     ) -> Trial:
         """Adds rounds until the trial is decided, wants other ways, or time is over."""
-        first = {texts[name]: name for name in reversed(tuple(opened))}  # what is the same is measured once
+        first = {texts[name]: name for name in reversed(tuple(opened))}  # equal ways are measured once
         take = self.here.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])

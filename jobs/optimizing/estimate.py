@@ -1,4 +1,4 @@
-"""The job `optimize --dry-run`: estimates how large a search will be, and measures nothing."""
+"""The job `optimize --dry-run`: estimates the size of a search without measuring."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class BlockEstimate:
 
     Attributes:
         index: the number of the block.
-        operators: how many operators, or units of the device, the block has.
+        operators: the number of operators, or of units of the device, in the block.
         width: the largest number of them of which no two are connected by a path.
-        states: how many states the search has, but for the empty one.
-        transitions: how many pairs there are of a state and an ending of it.
-        stages: how many different stages these endings are.
-        signatures: how many signatures these stages have that no stage of an earlier block has.
-        known: of how many of these signatures the profile database has a latency, measured here or, on a simulated GPU,
-            elsewhere. A disturbed latency and a rough one count.
-        measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
-            are measured once more, which is not counted.
+        states: the number of nonempty states of the search.
+        transitions: the number of pairs of a state and an ending of it.
+        stages: the number of distinct stages among these endings.
+        signatures: the number of signatures of these stages that do not occur in an earlier block.
+        known: the number of these signatures with a latency in the profile database, measured here or, on a simulated
+            GPU, elsewhere. Disturbed and rough latencies count.
+        measurements: the maximum number of other signatures that the search measures. The second measurements of stages
+            of the best schedules are not counted.
     """
 
     index: int
@@ -58,14 +58,14 @@ class BlockEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed.
+    """The sizes of all blocks, and the duration of measuring: `prices` is None if latencies are computed.
 
     Attributes:
-        known: stages that the search may ask for and the profile database has, by all strategies and numbers of lanes:
-            counted as in `OptimizeResult.signatures`, while `BlockEstimate` counts each stage once, with all lanes.
+        known: the number of stages in the profile database that the search may ask for, over all strategies and numbers
+            of lanes, as in `OptimizeResult.signatures`; `BlockEstimate` counts each stage once, with all lanes.
         disturbed: the number of these with only disturbed measurements.
-        repeats: how many measurements the search repeats at most for that reason.
-        stage_s: about how many seconds it takes to measure a stage, as the database has it of this device.
+        repeats: the maximum number of measurements that the search repeats for that reason.
+        stage_s: approximate seconds to measure a stage, from the database of this device.
         notes: notes on the origin of measured stages of a simulated GPU.
     """
 
@@ -87,14 +87,14 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """About how many seconds measuring will take at most."""
+        """Approximate maximum seconds of measuring."""
         if self.prices is None:
             return 0.0
         return self.measurements * self.measurement_s + self.prices.comparison_s
 
     @property
     def measurement_s(self) -> float:
-        """About how many seconds it takes to measure a stage: here until now, or on the device as it usually is."""
+        """Approximate seconds to measure a stage: as earlier on this device, or the usual time of its kind."""
         return self.stage_s or (0.0 if self.prices is None else self.prices.measurement_s)
 
 
@@ -140,7 +140,7 @@ class _Counter:
         return any(each.device == self.here.cost.device and each.stages for each in devices)
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
-        """The number of stages in the database, and at most how many others the search measures."""
+        """The number of stages in the database, and the maximum number of others that the search measures."""
         if not self._may_know:
             return 0, self._most(stages, known=[])
         known = [stage for stage in stages if self._is_known(stage)]

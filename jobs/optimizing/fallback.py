@@ -1,4 +1,4 @@
-"""Ships plain onnxruntime for a model that our own plan fails for, and says at which operator it does."""
+"""Ships plain onnxruntime if our own plan of a model fails, and names the operator at which it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.unit_graph import join_units
 
 _LOCATING_S, _LEAST_S = 20.0, 2.0
-"""Maximum seconds of trying operators alone, even after the budget."""
+"""Maximum seconds for trying operators alone, and the minimum even if the budget is spent."""
 
 
 def shipped_plain(

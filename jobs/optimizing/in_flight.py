@@ -1,6 +1,6 @@
-"""Finds how many runs of a model a GPU should execute at the same time for the most images a second.
+"""Finds the number of concurrent runs of a model with the highest throughput on a GPU.
 
-Each has a captured graph, streams and buffers of its own. The schedule found and one operator after another, which
+Each run has a separate captured graph, streams and buffers. The schedule found and one operator after another, which
 leaves more of the GPU to other runs, are tried with each number of runs: by measurement or, on a simulated GPU, by the
 analytic model.
 """
@@ -31,7 +31,7 @@ from iosched.scheduler.teams import Teams
 COUNTS = (1, 2, 4, 8, 16)
 
 _LEAST_GAIN = 0.05
-"""More runs at the same time, which each take longer and need memory, must save this share."""
+"""Minimum saving by more concurrent runs, each of which takes longer and needs memory."""
 
 _TRIED = Budget(rounds=2, least_rounds=1)
 _COMPARED = Budget(rounds=15, max_seconds=60.0, least_rounds=LEAST_SAMPLES)
@@ -51,7 +51,7 @@ def fewest_near_best(rates_us: Mapping[tuple[str, int], float]) -> tuple[str, in
 
 
 def predicted_in_flight(model: Model, opened: OpenModel, found: SearchResult, single: Verdict) -> Verdict:
-    """`single`, the verdict on one run at a time, or one on several if they gain enough by the analytic model."""
+    """`single`, the verdict on one run at a time, or one on several if the analytic model predicts enough gain."""
     in_flight_us = opened.details.in_flight_us
     assert in_flight_us is not None
     schedules = {"sequential": sequential(opened.graph), "iosched": found.schedule}

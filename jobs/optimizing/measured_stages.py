@@ -42,8 +42,8 @@ class MeasuredOnly:
 def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | None:
     """The latency of the best schedule of stages that were all measured elsewhere, in microseconds.
 
-    None if there is no such schedule, where nothing is searched, or where a budget leaves no time for it. Complexity:
-    that of `search`, which asks for no latency that has to be computed.
+    None if there is no such schedule, nothing is searched, or there is a budget. Complexity: that of `search`, which
+    asks for no latency that has to be computed.
     """
     measured = opened.details.elsewhere.measured
     if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):

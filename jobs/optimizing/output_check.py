@@ -53,7 +53,7 @@ def checked(
     )
     try:
         check = _compared(case)
-    except DeviceError:  # onnxruntime is not installed beside a GPU's own libraries
+    except DeviceError:  # onnxruntime is not installed alongside a GPU's own libraries
         return result
     if check.passed:
         return replace(result, check=check)

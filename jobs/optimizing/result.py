@@ -43,9 +43,9 @@ class OptimizeResult:
     Attributes:
         device_kind: "cpu" or "cuda".
         cost: "measured" or "analytic".
-        predicted_us: the sum of the latencies of the stages of the schedule found; at the speed that the machine had
-            while it was compared, where `slowness` is known. The schedule file has it at the speed of its stages. None
-            if the latency of a stage is unknown.
+        predicted_us: the sum of the stage latencies of the schedule found, scaled by `slowness` to the machine's speed
+            during the comparison if that is known. The schedule file has it unscaled. None if the latency of a stage is
+            unknown.
         measured_us: the latency of the schedule found; None if nothing was measured.
         sequential_us: the latency of one operator after another.
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
@@ -87,8 +87,8 @@ class OptimizeResult:
             alternate.
         slowness: the machine's slowdown during the comparison, relative to stage measurements; None if not measured
             now.
-        fp16: of the same schedule, by the analytic model; None if unknown, in another precision, or no gain for sure.
-        check: how its outputs on seeded inputs compare with those of plain onnxruntime; None if they were not.
+        fp16: of the same schedule, by the analytic model; None if unknown, in another precision, or no certain gain.
+        check: how its outputs on seeded inputs compare with those of plain onnxruntime; None if not compared.
         first_difference: the first operator that differs, if one was found.
         model: the optimized model for `run` and `save`; None for a transferred result.
     """
@@ -139,14 +139,14 @@ class OptimizeResult:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Runs the model once in the way that ships, see `LoadedModel.run`; the first call makes it ready.
 
-        It stays ready as long as there is the result, or until `close`.
+        It stays ready until `close`, or as long as the result exists.
         """
         return self._optimized.loaded(self.document).run(inputs)
 
     def save(self, output: StrPath, schedule: StrPath | None = None) -> None:
-        """Writes the model with its schedule inside, and the schedule file where `schedule` says so.
+        """Writes the model with its schedule inside, and the schedule file to `schedule` if given.
 
-        Each file is there whole or not at all.
+        Each file is written whole or not at all.
         """
         self._optimized.save(self.document, output)
         if schedule is not None:
@@ -154,7 +154,7 @@ class OptimizeResult:
                 file.write(self.document.to_json().encode())
 
     def close(self) -> None:
-        """Frees what `run` has made ready. May be called again."""
+        """Frees the model that `run` has made ready. May be called again."""
         if self.model is not None:
             self.model.close()
 
@@ -205,7 +205,7 @@ def result_of(
     """The result of `optimize`, with its schedule file.
 
     Args:
-        here: the model as it was open where the schedule was found, if on an attached device.
+        here: the open model that the schedule was found for, if on an attached device.
         cost: the latencies that the search asked for; None if they are computed.
     """
     document = document_from(model, device, here, verdict.schedule)
@@ -271,10 +271,10 @@ def result_of(
 
 
 class OptimizedModel:
-    """A model that is made ready to run when it is first asked for. Several threads may ask."""
+    """A model that is made ready to run on first use. Several threads may use it."""
 
     def __init__(self, model: Model, threads: int | None) -> None:
-        """Keeps the model, and how many CPU cores it was optimized for."""
+        """Keeps the model, and the number of CPU cores that it was optimized for."""
         self._model, self._threads = model, threads
         self._lock = Lock()
         self._loaded: LoadedModel | None = None
@@ -287,11 +287,11 @@ class OptimizedModel:
             return self._loaded
 
     def save(self, document: ScheduleDocument, path: StrPath) -> None:
-        """Writes the model with this schedule inside; the file is there whole or not at all."""
+        """Writes the model with this schedule inside; the file is written whole or not at all."""
         write_model(annotated(self._model, document), self._model.weights, path)
 
     def close(self) -> None:
-        """Frees what was made ready. May be called again."""
+        """Frees the model that was made ready. May be called again."""
         with self._lock:
             if self._loaded is not None:
                 self._loaded.close()

@@ -1,8 +1,8 @@
-"""Finds the way to run a model with the most images a second, on all cores of a CPU.
+"""Finds the way to run a model with the highest throughput on all cores of a CPU.
 
-The cores are divided into teams, which take different images or different requests (`scheduler/teams.py`). All ways to
-divide them are tried with schedules that need no search; for the best of those whose teams have several cores a
-schedule is searched. What is best then is compared again, in turn, with plain onnxruntime and OpenVINO at their best.
+The cores are divided into teams, which take different images or different requests (`scheduler/teams.py`). All
+divisions are tried with schedules that need no search; a schedule is searched for the best divisions into teams of
+several cores. The best result is then compared, interleaved, with plain onnxruntime and OpenVINO at their best.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TeamChoices:
     Attributes:
         refusal: why the batch cannot be divided; None if it can, or has one image.
         ours: the teams for our schedules.
-        sessions: the teams for plain onnxruntime, beside one session that has all cores.
+        sessions: the teams for plain onnxruntime, in addition to one session on all cores.
     """
 
     refusal: str | None
@@ -80,8 +80,8 @@ class TeamChoices:
 def team_choices(model: Model, lanes: int) -> TeamChoices:
     """The teams that are tried for a model on `lanes` cores.
 
-    Teams of sessions have one core each; they have a request each, or divide the batch. None on a single core, or with
-    weights too large for many copies.
+    Teams of sessions have one core each; they take a request each, or divide the batch. There are none on a single
+    core, or with weights too large for many copies.
     """
     refusal = None
     try:
@@ -125,7 +125,7 @@ class _ThroughputJob:
         choices = [
             _Choice(teams, make(self.model.graph)) for teams in self.affordable(2) for make in self._makers(teams)
         ]
-        if self._trying_s < len(choices) * self.time_budget.trial_s:  # there is time for none
+        if self._trying_s < len(choices) * self.time_budget.trial_s:  # no time to try any
             return choices[0]
         order, rates = self._ranked(choices)
         slowest = rates[order[0]] / _WORTH_SEARCHING
@@ -168,13 +168,13 @@ class _ThroughputJob:
     def sessions(self, ours: Teams) -> tuple[Teams | None, ReferenceSettings]:
         """The fastest teams of plain onnxruntime (None: one session) and its setting.
 
-        If time is short, its sessions have as many cores as our teams.
+        If time is short, its sessions are divided like our teams, if possible.
         """
         sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
         assert plain is not None
         setting = plain.best(self.inputs) if self.time_budget.can_choose_setting else plain.settings[0]
         left_s = self.time_budget.search_left_s if self.time_budget.can_decide else 0.0
-        if left_s < self.sessions_s / 2:  # a search that left all of it may end a little late
+        if left_s < self.sessions_s / 2:  # a search that reserved all of it may end a little late
             alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in sessions)
             found = next((teams for teams, is_alike in zip(sessions, alike, strict=True) if is_alike), None)
             self.left_out.append(_ONE_WAY.format(way="one session over all cores" if found is None else found.text))
@@ -212,7 +212,7 @@ class _ThroughputJob:
     def _asked_for(self, teams: Teams, reserve_s: float = 0.0, share: float = 1.0) -> _Choice:
         opened, settings = self.ways.opened(teams), self.settings
         deadline = partial(self.time_budget.deadline, reserve_s, share)
-        if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would have those of others
+        if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would use other teams' cores
             found = schedule_by(
                 *(opened, settings.strategy, settings.pruning),
                 exhaustive=settings.exhaustive,
@@ -288,7 +288,7 @@ def _compared(
         notes += (*job.left_out, *job.faults.notes)
         if not check.passed and job.settings.strict:
             raise MismatchError(f"outputs of teams differ from those of onnxruntime: {check.reasons[0]}")
-        if not check.passed:  # never seen; the model is then served as it was
+        if not check.passed:  # never observed; the original model then ships
             opened.pop("iosched").close()
             notes += (
                 f"Teams were not compared because their outputs differ from those of onnxruntime: {check.reasons[0]}.",

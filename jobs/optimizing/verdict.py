@@ -51,7 +51,7 @@ class LatencyIntervals:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision which schedule ships, with all that the schedule file and the result say of it.
+    """The decision on which schedule ships, with its facts for the schedule file and the result.
 
     Attributes:
         shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, "openvino" or
@@ -70,7 +70,7 @@ class Verdict:
         sequential_measured_share: on a simulated GPU, the part of the latency of the sequential schedule, from 0 to 1,
             that was measured on another machine; None if nothing was, or if the device is attached.
         intervals: the uncertainty of computed latencies; None if they are measured.
-        teams: how the cores share the work as the model ships; None if all of them do it together.
+        teams: how the cores share the work as the model ships; None if all cores work together.
     """
 
     shipped: Shipped
@@ -99,7 +99,7 @@ def measured_verdict(
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond noise."""
     trial, measured = compared.trial, compared.measured
     chosen = trial.chosen
-    # Where the library is missing, the file runs as it would have shipped without, but not in teams.
+    # Where the library is missing, the file runs as it would have shipped without it, but not in teams.
     without = trial.chosen_without(chosen) if chosen in LIBRARIES else chosen
     if chosen in LIBRARIES and without == BY_IMAGE:
         without = REFERENCE
@@ -190,7 +190,7 @@ def reduced_verdict(
     time_budget: TimeBudget,
     comparison: Comparison,
 ) -> Verdict:
-    """The verdict on a model that runs in the precision that was asked for by `only_way` alone.
+    """The verdict on a model that only `only_way` runs in the requested precision.
 
     There is no baseline of the same precision; plain onnxruntime is measured in 32-bit floats.
     """
@@ -227,7 +227,7 @@ def reduced_verdict(
 
 
 def unscheduled_verdict(here: AttachedModel, found: SearchResult) -> Verdict:
-    """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
+    """The verdict on a model without a runnable schedule: plain onnxruntime ships."""
     running, plain = here.running(None, {}), here.baselines.onnxruntime
     return Verdict(
         shipped="reference",

@@ -1,6 +1,6 @@
 """Stores latencies of whole models with the sums of their stages.
 
-Later jobs reuse them, and calibrate sums of stages on this device.
+Later jobs reuse them, and calibrate sums of stages on this device by them.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ def keep_whole(
 def operators_us(here: AttachedModel) -> float:
     """The sum of the latencies of single operators in microseconds.
 
-    Measures none after a search that has found a schedule with a latency: it asks for single operators first.
+    Measures nothing after a search that found a schedule with a latency, since searches measure single operators first.
     """
     return sum(map(here.cost.stage_latency_us, sequential(here.graph).stages))

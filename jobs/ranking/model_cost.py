@@ -42,16 +42,16 @@ class ModelCost:
     Attributes:
         device: the short name of the device ("cpu", "v100").
         cost: "measured" as a whole, "estimated" from the latencies of its stages, or "analytic".
-        low_us: lower end of its interval; None if nothing is known of how far off it is.
+        low_us: lower end of its interval; None if its error is unknown.
         high_us: upper end of it.
         level: the intended coverage probability of the interval; None without one.
-        sequential_us: the latency of one operator after another; None if some operator's is not known.
+        sequential_us: the latency of one operator after another; None if that of an operator is unknown.
         shipped: the alternative of this latency: "iosched", "sequential", "reference" or "openvino"; None if undecided.
         sum_us: the sum of the latencies of the stages of the schedule found.
         share_of_peak: the model's operations a second over the peak of the device; None if unknown.
         cache_hits: the number of stage latencies from the profile database.
         measurements: the number of these measured.
-        measured_share: of a simulated GPU, the part of the latency that was measured on one elsewhere.
+        measured_share: on a simulated GPU, the part of the latency that was measured on such a GPU on another machine.
         search_seconds: seconds to open the model, measure stages and search.
         comparison_seconds: seconds to measure whole models.
         result: the schedule; None if no whole model was measured or computed.
@@ -78,7 +78,7 @@ class ModelCost:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part, from 0 to 1, of the latencies asked for that the database had; None if none was asked for."""
+        """The part, from 0 to 1, of the requested latencies that the database had; None if none was requested."""
         asked = self.cache_hits + self.measurements
         return self.cache_hits / asked if asked else None
 
@@ -113,7 +113,7 @@ def model_cost(
     with opened(device, model, opening, settings.profile_db, writes=measure != "none", shared=shared) as there:
         held = interrupt or Uninterrupted()
         began = started if shared.counts_opening else time.monotonic()
-        time_budget = TimeBudget(settings.budget_s, began, held)  # no time is kept for whole models
+        time_budget = TimeBudget(settings.budget_s, began, held)  # reserves no time for whole models
         ahead = shared.ahead_on(there, time_budget)
         job = _FromStages(model, settings, attached(there), observer or Silence(), started, time_budget, ahead)
         return job.searched() if measure == "stages" else job.known()

@@ -34,7 +34,7 @@ class CorePool:
         clock: Callable[[], float] = time.monotonic,
         new_gate: Callable[[], threading.Lock] = threading.Lock,
     ) -> None:
-        """Take an idle number of cores; tests replace the clock and the lock that a waiting caller acquires."""
+        """Start with all cores idle; tests replace the clock and the lock that a waiting caller acquires."""
         self._clock, self._new_gate = clock, new_gate
         self._dispatcher = Dispatcher(cores, policy)
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class CorePool:
 
     @contextmanager
     def limit(self, timeout_s: float | None) -> Iterator[None]:
-        """Within this block, a request of the calling thread waits at most so long."""
+        """Within this block, each request of the calling thread waits at most until `timeout_s` seconds from now."""
         self._limits.until_s = None if timeout_s is None else self._clock() + timeout_s
         try:
             yield
@@ -66,7 +66,7 @@ class CorePool:
 
         Raises:
             BusyError: too many requests of the model wait, or the time limit has passed.
-            UsageError: the pool was closed without this request.
+            UsageError: the pool was closed while this request waited.
         """
         request = _Request(self._new_gate())
         request.gate.acquire()

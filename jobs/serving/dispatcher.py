@@ -1,4 +1,4 @@
-"""Decides which request starts when, and on which cores: without threads and without a clock of its own."""
+"""Decides when and on which cores each request starts, without threads and without a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORTER = 0.9  # a larger block is used if a run takes at most this share of th
 
 
 def blocks_of(size: int, cores: int) -> tuple[Block, ...]:
-    """The blocks of `size` of the cores, which do not overlap."""
+    """The blocks of `size` cores, which do not overlap."""
     return tuple(tuple(range(first, first + size)) for first in range(0, cores - size + 1, size))
 
 
@@ -52,7 +52,7 @@ class _Times:
         self._last_s: dict[int, deque[float]] = {size: deque(maxlen=_LAST) for size in sizes}
 
     def add(self, size: int, took_s: float) -> None:
-        """Note a run; O(sizes)."""
+        """Record a run; O(sizes)."""
         last_s = self._last_s[size]
         last_s.append(took_s)
         self.run_s[size] = sorted(last_s)[len(last_s) // 2]
@@ -75,11 +75,11 @@ class Dispatcher:
 
     A request takes the cores that are free, as many as its policy allows: no core is idle while a request waits. A
     short one may run on the cores of long ones, see `ServingPolicy.overlap_ratio`; its block is `shared`. Times are
-    seconds of any clock that never goes back.
+    seconds of any monotonic clock.
 
     Attributes:
-        cores: their number.
-        load: core seconds that requests need in a second, over the cores; see `ModelPolicy.most_cores`.
+        cores: the number of cores.
+        load: core seconds that requests need per second, divided by the cores; see `ModelPolicy.most_cores`.
     """
 
     cores: int
@@ -98,7 +98,7 @@ class Dispatcher:
 
     @property
     def shared(self) -> Block:
-        """Stands for the cores of running requests, which one more request may share."""
+        """A placeholder for the cores of running requests, which one more request may share."""
         return (self.cores,)
 
     @property
@@ -112,9 +112,9 @@ class Dispatcher:
         return tuple(request for *_, request in self._waiting)
 
     def opened(self, model: str, run_s: Mapping[int, float]) -> None:
-        """A model was opened: how long its runs take, by number of cores, as far as known.
+        """A model was opened; `run_s` has the known times of its runs by number of cores.
 
-        Requests will not get more cores than shorten their runs, unless the policy chose the numbers.
+        Requests get only numbers of cores that shorten their runs, unless the policy sets the numbers.
         """
         times = self._times[model] = self._new_times(model)
         for size, took_s in run_s.items():
@@ -126,7 +126,7 @@ class Dispatcher:
         """A request arrives.
 
         Raises:
-            BusyError: too many requests of this model wait. Nothing has changed then, but the load.
+            BusyError: too many requests of this model wait. Only the load has changed then.
         """
         own = self.policy.of(model)
         self._pass_time(now_s, model)
@@ -165,7 +165,7 @@ class Dispatcher:
                 return
 
     def _pass_time(self, now_s: float, model: str) -> None:
-        """The load after a request of `model`: each counts with its core seconds, the less the longer ago."""
+        """Updates the load for a request of `model`: each counts with its core seconds, which decay with time."""
         self.load *= math.exp((self._at_s - now_s) / self.policy.load_s)
         self._at_s = now_s
         self.load += self._work_s(model) / (self.policy.load_s * self.cores)

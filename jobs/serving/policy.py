@@ -36,11 +36,11 @@ class ModelPolicy:
     def most_cores(self, load: float, cores: int) -> int:
         """The number of cores that a request may get.
 
-        By default they are divided among the request and the others that are expected to run meanwhile.
+        By default they are divided among the request and the others that are expected to run concurrently.
 
         Args:
-            load: core seconds that all models' requests need in a second, over the cores. 1.0 is the capacity.
-            cores: of the process.
+            load: core seconds that all models' requests need per second, divided by the cores. 1.0 is the capacity.
+            cores: the number of cores of the process.
         """
         if not self.cores:
             return math.ceil(cores / (1 + load * cores))
@@ -61,14 +61,14 @@ class ServingPolicy:
     """Rules for serving the requests of several models.
 
     Requests start in the order of: arrival - priority * `priority_s` + expected run time on one core * `length_weight`.
-    So short requests pass long ones, but as time passes every request becomes the first.
+    So short requests overtake long ones, but every request eventually becomes the first.
 
     Attributes:
-        models: by name; others are served as `ModelPolicy()` says.
-        priority_s: seconds of waiting that one step of priority is worth.
-        length_weight: seconds of waiting that a second of run time costs; 0: in the order of arrival.
-        overlap_ratio: if no core is free, one request may share the cores of running ones, each of which needs at least
-            this many times its run time still; None: never.
+        models: by name; `ModelPolicy()` applies to others.
+        priority_s: seconds of waiting that one step of priority equals.
+        length_weight: seconds of waiting that a second of run time costs; 0: no effect of run time.
+        overlap_ratio: if no core is free, one request may share the cores of running ones if each of them still needs
+            at least this many times its run time; None: never.
         load_s: seconds over which the load is averaged.
     """
 

@@ -1,4 +1,4 @@
-"""The file of a measured policy: which models it serves, how they run, and how many cores a request gets."""
+"""The file of a measured policy: its models, how they run, and the number of cores of a request."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def hash_of(path: Path) -> str:
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Reads a policy file, whose models must be as they were.
+    """Reads a policy file, whose models must be unchanged.
 
     Raises:
-        InvalidScheduleError: it is none, or a model has changed.
+        InvalidScheduleError: it is not a policy file, or a model has changed.
         UsageError: it cannot be read.
     """
     found = read_file(path, _parsed)
@@ -123,7 +123,7 @@ def _parsed(data: bytes) -> PolicyFile:
 
 
 def adapted(found: PolicyFile, device: DeviceInfo, threads: int | None) -> tuple[ServingPolicy, str | None]:
-    """The policy for these cores; on another machine, the rule without one, and a sentence about it."""
+    """The policy for these cores; on another machine, the default policy, and a sentence about it."""
     here = PolicyMachine.of(device, threads or cpu_count())
     if found.machine == here:
         return found.policy, None

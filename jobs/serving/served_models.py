@@ -1,4 +1,4 @@
-"""Several models that are ready for requests of their own, and share the cores of this process."""
+"""Several models that are ready for separate requests, and share the cores of this process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Served = LoadedModel | LoadedBatches
 
 
 class ServedModels:
-    """Models that serve requests of several threads, until it is closed; also a context manager.
+    """Models that serve requests of several threads, until closed; also a context manager.
 
     A request runs on the calling thread and on as many free cores as `policy` gives it; it waits if none is free.
     """
@@ -82,12 +82,12 @@ class ServedModels:
         """Run a model once, as `LoadedModel.run` does.
 
         Args:
-            timeout: seconds that the request may wait for a core; a running one ends.
+            timeout: seconds that the request may wait for a core; a running request is not interrupted.
 
         Raises:
             BusyError: too many requests of the model wait, or this one waited too long.
-            UsageError: there is no such model, or the inputs are not its own; nothing was taken then. Or it is closed.
-            ExecutionError: a kernel fails, which no other request notices; or the process has forked since.
+            UsageError: there is no such model, the inputs do not fit it (no core is taken then), or it is closed.
+            ExecutionError: a kernel fails, which affects no other request; or the process has forked since.
         """
         self._check_process()
         while True:
@@ -113,7 +113,7 @@ class ServedModels:
             self._models[name] = self._opened(name, source)
 
     def replace(self, name: str, source: Source | Model) -> None:
-        """Open another model of this name; requests that have arrived end on the old one, which is then closed.
+        """Open another model of this name; requests that have arrived finish on the old one, which is then closed.
 
         Raises:
             Errors of `add`; UsageError if there is no model of this name.
@@ -209,7 +209,7 @@ class ServedModels:
 def serve_together(
     models: Mapping[str, Source | Model] | StrPath, policy: ServingPolicy | None = None, *, threads: int | None = None
 ) -> ServedModels:
-    """Open several models, optimized or not, that serve requests of their own and share the cores of this process.
+    """Open several models, optimized or not, that serve separate requests and share the cores of this process.
 
     >>> models = {"one": "model.iosched.onnx", "two": iosched.load_model("model.onnx", batch_size=1)}
     >>> with iosched.serve_together(models) as served:
@@ -268,7 +268,7 @@ class _OnSharedCores:
             return self.on[block].time(inputs, repeats)
 
     def run_s(self, model: Model) -> Mapping[int, float]:
-        """The shortest of a few runs on each number of cores, after one on each block, so that threads have started.
+        """The shortest of a few runs on each number of cores, after one on each block to start its threads.
 
         Empty for inputs that cannot be random, or that the model refuses.
         """

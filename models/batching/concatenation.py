@@ -1,4 +1,4 @@
-"""Concat and Split, also along the axis of the joined members, which then get an axis of their own by a Reshape."""
+"""Concat and Split, also along the axis of the joined members, which a Reshape then moves to a separate axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a composed model as batching sees them: who owns each operator, and which operators are alike."""
+"""The models of a composed model, for batching: the owners of each operator, and which operators are alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Likeness:
     Attributes:
         key: equal for operators alike in type, attributes and all shapes.
         batches: whether operators of this key can be batched.
-        spreads: whether a batch takes one tensor that all of its operators read as it is, not repeated.
+        spreads: whether a batch reads a tensor that all its operators share unchanged, without repeating it.
     """
 
     key: str

@@ -227,8 +227,8 @@ class Writer:
     def relaid(self, joined: Joined, axis: int, count: int) -> Joined:
         """The values joined along another axis; made once.
 
-        The members get an axis of their own, which is transposed. If all axes in between have extent 1, as the batch
-        often has, one Reshape suffices, without moving memory.
+        A separate axis for the members is transposed. If all axes in between have extent 1, as the batch often has, one
+        Reshape suffices, without moving memory.
         """
         if joined.axis == axis:
             return joined

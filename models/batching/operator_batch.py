@@ -121,7 +121,7 @@ class OperatorBatch:
 
     @cached_property
     def spreads(self) -> bool:
-        """Whether all members read one tensor that is taken as it is, by the first node alone."""
+        """Whether all members read one unchanged tensor, which only the first node reads."""
         name = self.rows[0][0].input[0]
         if self.apart or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
             return False
@@ -159,7 +159,7 @@ class OperatorBatch:
 
     @cached_property
     def ways(self) -> Mapping[int, Way]:
-        """For each possible axis of the inputs, the axes that each node takes and gives.
+        """For each possible axis of the inputs, the axes along which the inputs and results of each node are joined.
 
         Every node must take its predecessors' results unchanged.
         """
@@ -224,7 +224,7 @@ def _batch_criteria(graph: EditableGraph, node: onnx.NodeProto) -> object:
 
 
 def ensemble_of(composition: Composition) -> Ensemble:
-    """The members of a composition as batching sees them."""
+    """The members of a composition, in the form that batching uses."""
     whole = composition.model
     graph, structure = whole.graph, whole.structure
     order = tuple(operator.name for operator in structure.operators)
@@ -262,7 +262,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 
 
 def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
-    """Whether two such operators can be batched, share one input, and need equal weights."""
+    """Whether two such operators can be batched, can share one input, and need equal weights."""
     pair = operator, operator
     if OperatorBatch.of(graph, pair, differ=True, apart=True).axes():
         return True, OperatorBatch.of(graph, pair, differ=True).spreads, False

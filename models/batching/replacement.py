@@ -110,7 +110,7 @@ def replaced(whole: Model, name: str, new: Model) -> tuple[Model, tuple[str, ...
     """`whole` with the weights of `new` in its member `name`, and the weights that the member no longer shares.
 
     The schedule stays. Weights in batched operators are found by batching again with ones and twos as the member's
-    weights: where the results differ, they depend on them.
+    weights: elements that differ between both results depend on these weights.
 
     Raises:
         UsageError: there is no such member, `new` has another structure, or nodes or weights can no longer be shared.
@@ -143,7 +143,7 @@ class _Replacement:
         return found, tuple(shared)
 
     def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
-        """A model with those of these weights that it has, renamed by `shared` in the member's nodes."""
+        """`model` with the given weights that it uses; the member's nodes read them under the names in `shared`."""
         graph = EditableGraph.of(model.proto, model.weights)
         for node in graph.nodes:
             if node.name in self._own_nodes:
@@ -167,7 +167,7 @@ class _Replacement:
         return found
 
     def _new(self) -> Model:
-        """The new model with the file's opsets and names, which subgraphs have too."""
+        """The new model with the file's opsets and names, including names in subgraphs."""
         own, there = opsets_of(self.new.proto), opsets_of(self.record.composed.proto)
         if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
             have = there.get(newer[0], "none")
@@ -181,7 +181,7 @@ class _Replacement:
 
     @cached_property
     def _owners(self) -> Mapping[str, int]:
-        """The members that need each node of the composed model; bit 0 is the one that changes."""
+        """The members that need each node of the composed model; bit 0 is the replaced one."""
         graph = self.record.composed.graph
         others = (each for each in members_of(self.whole.proto) if each.name != self.member.name)
         return node_owners(graph, dependent_members(graph, [self.member, *others]))
@@ -195,7 +195,7 @@ class _Replacement:
                 )
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
-        """The weights that others read too; none may be in a batched operator or a subgraph."""
+        """The weights that other members read too; none may be in a batched operator or a subgraph."""
         composed = self.record.composed.proto.graph.node
         others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
         found = [name for name in changed if name in others]

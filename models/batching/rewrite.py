@@ -120,7 +120,7 @@ def weightless(model: Model) -> Model:
 def sample(composed: EditableGraph, group: Sequence[Operator]) -> Model:
     """A model of one operator, or of the operators of `group` batched.
 
-    Inputs are joined as the operator takes them, so it contains no Concat or Split.
+    Inputs are already joined as the operator takes them, so the model contains no Concat or Split.
 
     Raises:
         ValueError: the operators are not alike, or cannot be batched.

@@ -1,4 +1,4 @@
-"""Operators that select, slice, pad or resize along some axes: joined along other ones.
+"""Operators that select, slice, pad or resize along some axes, joined along the other axes.
 
 A Gather takes rows of one table by all members' indices, or constant rows of computed tensors.
 """
@@ -13,7 +13,7 @@ _SIZES = 3  # the input of a Resize with the sizes of one member's result
 
 
 def axes(layer: MemberLayer) -> Axes:
-    """The axes along which the node does nothing.
+    """The axes that the node leaves unchanged.
 
     Equal sizes do not suffice: a Slice may reverse, and a Pad add on one side what it crops on the other.
     """
@@ -41,7 +41,7 @@ def _affected_axes(layer: MemberLayer, rank: int) -> set[int]:
 def gathered_axes(layer: MemberLayer) -> Axes:
     """All axes of the indices for a common table; the axes of the data that are not indexed.
 
-    Different tables stay apart, since an index may be negative.
+    Different tables are not joined, since an index may be negative.
     """
     table, rows = layer.constant(0), layer.constant(1)
     if table is not None and len(layer.joined()) == 1:

@@ -49,7 +49,7 @@ class Composition:
     """Several models as one.
 
     Attributes:
-        model: the composed model; it computes for every member what the member computes alone.
+        model: the composed model; its results are those of every member alone.
         members: the models in it, in order.
         shared: the number of nodes saved by sharing.
         weights: the size of the weights.

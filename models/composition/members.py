@@ -67,7 +67,7 @@ def write_members(proto: onnx.ModelProto, members: Sequence[Member]) -> None:
 
 
 def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
-    """The members in a model's metadata, except those whose inputs or outputs the graph lacks."""
+    """The members in a model's metadata, except those whose inputs or outputs are not in the graph."""
     found = decoded(metadata_of(proto, MEMBERS_KEY) or "[]", tuple[Member, ...]) or ()
     fed, returned = ({value.name for value in values} for values in (proto.graph.input, proto.graph.output))
     return tuple(
@@ -80,7 +80,7 @@ def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
 def dependent_members(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
     """For each operator of a composed graph, the members whose outputs depend on it: bit i is `members[i]`.
 
-    Whatever a shared operator reads has all of its owners too. O(operators + edges).
+    All operators that a shared operator depends on have its owners too. O(operators + edges).
     """
     found = dict.fromkeys(graph.by_name, 0)
     for bit, member in enumerate(members):

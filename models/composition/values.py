@@ -24,7 +24,7 @@ def value_numbers(model: Model, owner: str, inputs: Mapping[str, str]) -> dict[s
     Args:
         model: the model.
         owner: distinguishes random results from those of other models.
-        inputs: what each input is fed with; equal texts mean equal values.
+        inputs: identifies each input's value; equal texts mean equal values.
     """
     opsets = opsets_of(model.proto)
     found = {spec.name: f"input {inputs[spec.name]}" for spec in model.graph.inputs}

@@ -1,4 +1,4 @@
-"""Fusion patterns: each decides which ONNX nodes make one operator, in a file of its own.
+"""Fusion patterns: each, in a separate file, decides which ONNX nodes make one operator.
 
 A pattern is a function `match(graph, node, fusions) -> Fusion | None`, called for every node in topological order;
 `fusions` has the fusions found so far. A new fusion takes nodes of no fusion, or replaces whole fusions. A tensor

@@ -52,8 +52,8 @@ def _residual(graph: EditableGraph, node: onnx.NodeProto, fusions: Fusions) -> o
     other_node = graph.producer(other)
     if other_node is None or not _could_take(graph, other_node):
         return reader
-    # The deeper of two convolutions probably ends last, so it adds the sum; of equally deep ones, the second operand,
-    # so that the order of nodes in the file does not matter.
+    # The deeper of two convolutions probably ends last, so it computes the sum. Of equally deep ones, the second
+    # operand does, so that the order of nodes in the file does not matter.
     depth, others = fusions.depth[node_name(node)], fusions.depth[node_name(other_node)]
     if depth != others:
         return reader if depth > others else None

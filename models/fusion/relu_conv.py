@@ -1,4 +1,4 @@
-"""A ReLU and a dense 1x1 convolution with what belongs to it: the Relu-Conv unit of NASNet."""
+"""A ReLU and the fusion of a dense 1x1 convolution: the Relu-Conv unit of NASNet."""
 
 from __future__ import annotations
 

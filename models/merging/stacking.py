@@ -161,7 +161,7 @@ class Origin:
 
     Attributes:
         source: the merged constant's name.
-        axis: the axis along which the part has rows of its own; None if the parts share the constant.
+        axis: the axis along which the part has separate rows; None if the parts share the constant.
         shape: of the part's constant.
     """
 

@@ -37,8 +37,8 @@ class Question:
     """A choice to be made.
 
     Attributes:
-        name: where, for what and between what: "inception[block1]/paths{2,3,4,5}". Unique in a variant; questions of
-            one name have equal candidates.
+        name: the place, the purpose and the candidates: "inception[block1]/paths{2,3,4,5}". Unique in a variant;
+            questions of one name have equal candidates.
         candidates: the values to choose from.
     """
 
@@ -183,7 +183,7 @@ class Edit:
 
         Raises:
             UsageError: there is no such tensor.
-            InvalidModelError: shapes do not fit where this cannot help.
+            InvalidModelError: shapes do not fit at a node that cannot be adapted.
         """
         self.graph.shape(tensor)
         waiting = {node.name for node in self.graph.consumers(tensor)}
@@ -335,7 +335,7 @@ def _matmul(graph: GraphView, node: Node) -> _Needs:
 
 
 def _element_by_element(graph: GraphView, node: Node) -> _Needs:
-    """Broadcast constants: an axis that is neither 1 nor as long as the other operand's becomes so."""
+    """Broadcast constants: an axis of a size other than 1 gets the other operand's size."""
     places = [place for place, name in enumerate(node.inputs) if name in graph.weights]
     others = [graph.shape(name) for name in node.inputs if name not in graph.weights]
     if len(others) != 1:

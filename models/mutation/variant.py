@@ -222,7 +222,7 @@ def _assembled(base: Model, draft: Draft, record: Record) -> Model:
 
 
 def _declare(graph: EditableGraph, sources: Mapping[str, str]) -> None:
-    """Declare the outputs' present types, and otherwise only what onnx cannot infer."""
+    """Declare the outputs' present types, and otherwise only types that onnx cannot infer."""
     known = graph.declared
     opaque = [tensor for node in graph.nodes if not is_standard(node) for tensor in writes(node)]
     typed = {name: value for name, value in known.items() if value.type.WhichOneof("value")}

@@ -119,7 +119,7 @@ def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimensio
 
 
 def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:
-    """Whether the error is about a function body's node, as onnx 1.23's for every MeanVarianceNormalization."""
+    """Whether the error is about a node in a function body, as onnx 1.23 raises for every MeanVarianceNormalization."""
     named = _OPERATOR.findall(str(error))
     return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph)}
 
@@ -226,7 +226,7 @@ def infer_as_run(
     """Infer a graph in which constants replace nodes whose kernels compute other shapes than inferred.
 
     Returns the graph with the constants (`graph` itself if there are none) and the result of `infer`, from which
-    `specs` takes the tensors. Needs one inference more than such nodes follow one another.
+    `specs` takes the tensors. Complexity: one inference more than the longest chain of such nodes.
     """
     made, known = graph, dict[str, TensorSpec]()
     while True:
@@ -246,7 +246,7 @@ def kernel_may_differ(node: onnx.NodeProto) -> bool:
 
 
 def _kernel_results(graph: EditableGraph, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
-    """The results whose kernels compute other shapes than in `specs`, as the kernels compute them."""
+    """The results whose kernels compute other shapes than in `specs`, with the shapes of the kernels."""
     found: dict[str, TensorSpec] = {}
     for node in graph.nodes:
         source = specs.get(node.input[0]) if kernel_may_differ(node) else None

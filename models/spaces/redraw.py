@@ -25,7 +25,7 @@ Plan = TypeVar("Plan")
 
 
 class Choose(Protocol):
-    """Chooses one of the candidates; `what` says for what."""
+    """Chooses one of the candidates; `what` names the purpose."""
 
     def __call__(self, candidates: Sequence[Candidate], what: str) -> Candidate:
         """The chosen candidate."""
@@ -37,7 +37,7 @@ class Redraw(Generic[Plan]):
 
     Attributes:
         name: the prefix of its choices.
-        plan: makes a plan of choices; it asks the same questions whatever the answers.
+        plan: makes a plan of choices; its questions do not depend on the answers.
         draw: writes the network of a plan for square images, its only input; the output's name is constant.
         base: the plan of the base model.
     """

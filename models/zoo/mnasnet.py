@@ -38,7 +38,7 @@ class StageSpec:
 
 
 def block_counts(blocks: int) -> tuple[int, int, int]:
-    """The candidates where MobileNetV2 has `blocks`: one fewer, as many, one more; at least one."""
+    """The candidates where MobileNetV2 has `blocks`: one fewer, the same number, one more; at least one."""
     return max(1, blocks - 1), blocks, blocks + 1
 
 

@@ -46,7 +46,7 @@ def open_torch(way: str, setup: GpuSetup) -> Candidate:
     except (NotImplementedError, RuntimeError, ValueError, KeyError) as error:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
     arrays = [setup.inputs[spec.name] for spec in setup.model.graph.inputs]
-    with setup.driver.current():  # as PyTorch's, too
+    with setup.driver.current():  # also makes it PyTorch's current GPU
         run = open_way(way, network, arrays, setup.precision)
     notes = (f"PyTorch used the faster image layout, {run.layout}.",)
 
@@ -85,7 +85,7 @@ def open_on_gpu(setup: GpuSetup) -> Candidate:
 
 @dataclass(frozen=True, eq=False)
 class TensorrtBaseline(LibraryBaseline):
-    """TensorRT on the original model, in a process of its own.
+    """TensorRT on the original model, in a separate process.
 
     Attributes:
         limit_s: the seconds that building the engine may take; None for the default.

@@ -66,12 +66,12 @@ def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precisi
         tried = _TRIED_IN.get(way, way)
         better = _fastest([_opened(tried, deepcopy(network), inputs, dtype, layout) for layout in LAYOUTS])
         return better if tried == way else _opened(way, network, inputs, dtype, better.layout)
-    except Exception as error:  # whatever a compiler raises, the other peers are still measured
+    except Exception as error:  # compilers raise anything, and the other baselines still run
         raise DeviceError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
 def _fastest(runs: Sequence[TorchRun]) -> TorchRun:
-    """The run of the least interleaved median: an idle GPU takes a while to reach its full clock."""
+    """The run with the lowest median; interleaved, because an idle GPU reaches its full clock slowly."""
     rounds = [[each.time(2)[1] for each in runs] for _ in range(_ROUNDS)]
     medians = [median(latencies) for latencies in zip(*rounds, strict=True)]
     return runs[medians.index(min(medians))]

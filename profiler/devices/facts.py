@@ -39,7 +39,7 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding on a machine: what, at which library, file or variable, and the way out.
+    """A finding on a machine: the problem, the library, file or variable that has it, and the fix.
 
     If `is_broken`, something does not work until then; otherwise it is a remark.
     """

@@ -85,21 +85,21 @@ def gpu_named(text: str) -> GpuSpec | None:
 def spec_of(device_name: str) -> GpuSpec | None:
     """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it.
 
-    A GPU whose full name is part of the driver's comes first: the keys of cards with other memories are not.
+    Full names come first: the keys of cards with other memories do not occur in a driver's name.
     """
     words = _split(device_name)
     named = [spec for spec in known_gpus() if _words(spec.name) <= set(words)]
     if named:
         return max(named, key=lambda spec: len(_words(spec.name)))
-    # Longer runs first: a "V100-PCIE" is another card than the V100.
+    # Longer runs of words first: a "V100-PCIE" is not the V100.
     runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 3, start, -1))
     return next((_known()[run] for run in runs if run in _known()), None)
 
 
 def card_of(device_name: str) -> GpuSpec | None:
-    """The GPU whose specification holds for a driver's name.
+    """The GPU whose specification applies to a driver's name.
 
-    None also for another card of a similar name: an "NVIDIA H100 PCIe" has fewer SMs than the H100 of the table.
+    Also None for another card with a similar name: an "NVIDIA H100 PCIe" has fewer SMs than the H100 of the table.
     """
     spec = spec_of(device_name)
     return spec if spec is not None and not (_words(device_name) - _words(spec.name)) & _OTHER_CARDS else None

@@ -96,7 +96,7 @@ NO_PROFILE = ImportedProfile()
 """Of an attached device, or without measurements."""
 
 FindImported = Callable[[ProfileDatabase, Model, str, PrecisionName], ImportedProfile]
-"""Finds what the database has of a model on the GPU of the table with this key."""
+"""Finds the measurements of a model on the GPU with this key in the database."""
 
 
 def find_nothing(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:

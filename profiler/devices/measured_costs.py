@@ -33,12 +33,12 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     @property
     def measurements(self) -> int:
-        """Number of requested stages that were measured, here or by others."""
+        """Number of requested stages that were measured, by this process or by others."""
         ...
 
     @property
     def cache_hits(self) -> int:
-        """Number of others that were in the database."""
+        """Number of other requested stages that were found in the database."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
         ...
 
     def with_own_counts(self) -> MeasuredCosts:
-        """The same open model and database, with counts of its own."""
+        """The same open model and database, with separate counts."""
         ...
 
     def measured_by_others(self, rows: Iterable[Row]) -> None:

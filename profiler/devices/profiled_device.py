@@ -63,7 +63,7 @@ class CostDetails:
         elsewhere: stages measured on such a device on another machine; nothing for attached ones.
         uncertainty: of computed latencies; None for measured ones.
         in_flight_us: computes the microseconds between the ends of runs by a schedule of `OpenModel.graph`, if that
-            many go on at the same time; None if that is measured.
+            many runs overlap; None if that is measured.
     """
 
     throughputs: Throughputs
@@ -262,7 +262,7 @@ class ProfiledDevice(Device, Protocol):
 
         Args:
             database: the profile database; needed if `DeviceInfo.cost_kind` is "measured".
-            beside: a model that is open on this device until later, whose threads the new one may use.
+            beside: a model that stays open on this device, and whose threads the new one may use.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -290,7 +290,7 @@ class Uncertainty(Protocol):
     def ratio(self, stages: Sequence[Stage], others: Sequence[Stage]) -> Interval:
         """The latency of `stages` over that of `others`, on this device.
 
-        Common parts cancel: the ratio is known better than either latency, and exactly for equal schedules.
+        Common parts cancel, so the ratio is more certain than either latency, and exact for equal schedules.
         """
         ...
 

@@ -63,7 +63,7 @@ def resolve(device: str, model: Model | None = None) -> ProfiledDevice:
 
 
 def remarks(device: str) -> tuple[str, ...]:
-    """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
+    """Sentences on why `resolve` does not return the attached devices of that name."""
     from iosched.runtime.cuda.gpu.extras import query_driver
 
     return () if _is_cpu(device) or not query_driver().gpus else tuple(_kind(_CUDA).remarks(device))
@@ -131,7 +131,7 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
     try:
         device, settings = _recorded(document)  # stages in the file name operators
-        if device.info.cost_kind != "analytic":  # the file is damaged: such costs are of GPUs alone
+        if device.info.cost_kind != "analytic":  # the file is damaged: only GPUs have such costs
             return Throughputs(model.graph)
         found = device.open(model, settings, None).details.throughputs
         return found if document.measured_share is None else found.measured

@@ -134,7 +134,7 @@ class Trial:
         sessions: the rounds, earliest session first.
         ours: the share of `ERROR` of each of ours, in order of preference.
         baselines: their names, the usual one first.
-        beside: others, which are shown and decide nothing.
+        beside: others, which are shown and do not affect the decision.
     """
 
     sessions: tuple[SampledRounds, ...]
@@ -348,12 +348,12 @@ def until_settled(
     is_over: Callable[[int], bool],
     order: random.Random,
 ) -> Trial:
-    """Adds rounds in random order until the trial is settled, wants other ways, or time is over.
+    """Adds rounds in random order until the trial is settled, wants ways not in `measured_as`, or time is over.
 
     Args:
         take: measures ways once each, in the given order.
-        measured_as: for each way the name by which it is measured; several may be one.
-        is_over: whether time is over, from the number of rounds taken now.
+        measured_as: for each way the name by which it is measured; several ways may have one name.
+        is_over: whether time is over, given the number of rounds of this call.
     """
     done = 0
     while not trial.is_settled and measured_as.keys() >= {*trial.wanted} and not is_over(done):

@@ -1,8 +1,8 @@
 """Detects interference from other processes during measurements.
 
 A median over some twenty runs tolerates rare interference, but not a neighbour with half of the cores' time, which
-doubles latencies and distorts the calibration. The samples alone do not show it, since all may be slow; the system
-knows who ran.
+doubles latencies and distorts the calibration. The samples alone do not show it, since all may be slow, so the system's
+counters are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCATTERED = 0.75
 LEAST, MOST = 0.4, 2.5
 """Bounds of the true median over the one measured under interference."""
 
-_IDLE, _WAITING, _STOLEN = 3, 4, 7  # columns of /proc/stat, see proc(5); the first two are no work
+_IDLE, _WAITING, _STOLEN = 3, 4, 7  # columns of /proc/stat, see proc(5); the first two are not work
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def disturbed(found: Measurement, reasons: tuple[str, ...]) -> Measurement:
 
 
 def _ticks(cpus: Collection[int], stat: Path) -> tuple[int, int]:
-    """Ticks in which these processors worked, and in which the host had them; 0 if unknown."""
+    """Ticks in which these processors worked, and ticks that the host took from them; 0 if unknown."""
     try:
         lines = stat.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
@@ -164,7 +164,7 @@ def _ticks(cpus: Collection[int], stat: Path) -> tuple[int, int]:
     busy = stolen = 0
     for name, *columns in (line.split() for line in lines if line.startswith("cpu")):
         if name in wanted and len(columns) > _STOLEN:
-            ticks = list(map(int, columns[: _STOLEN + 1]))  # behind these guests, who are counted as users already
+            ticks = list(map(int, columns[: _STOLEN + 1]))  # the next columns, guests, are part of "user"
             stolen += ticks[_STOLEN]
             busy += sum(ticks) - ticks[_IDLE] - ticks[_WAITING] - ticks[_STOLEN]
     return busy, stolen

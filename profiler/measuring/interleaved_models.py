@@ -79,7 +79,7 @@ def measure_interleaved(
         {name: each.take for name, each in turns.items()},
         budget.rounds,
         warmup=WARMUP_ROUNDS,
-        max_seconds=budget.max_seconds / 2,  # the runs after a rest take about as long again
+        max_seconds=budget.max_seconds / 2,  # the runs after idle take about the same time again
         least_rounds=budget.least_rounds,
         rest=rest or wait_until_idle,
         observer=observer,
@@ -211,7 +211,7 @@ def close_all(candidates: Iterable[Candidate]) -> None:
         candidate.close()
 
 
-_FEW_ROUNDS, _ROUNDS = 2, 9  # from nine rounds on an interval leaves out the extreme ones
+_FEW_ROUNDS, _ROUNDS = 2, 9  # with nine rounds or more, the interval excludes the extreme ones
 _CLEARLY_SLOWER = 1.1
 _FEW_SECONDS, _SECONDS = 3.0, 1.0
 """Total duration of the samples of the first and the further rounds."""
@@ -254,8 +254,8 @@ def measure_rates(
 ) -> Mapping[str, Measurement]:
     """Throughput: microseconds between the ends of consecutive runs of every candidate; sample k is of round k.
 
-    A candidate runs once, since the first run after idle differs, and then for `RATE_SECONDS`. The sample is the
-    wall-clock mean of these, over the concurrent runs. The first round is dropped.
+    A candidate runs once, since the first run after idle differs, and then for `RATE_SECONDS`. The sample is their mean
+    wall-clock time, divided by the number of concurrent runs. The first round is dropped.
     """
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     began = time.monotonic()

@@ -49,7 +49,7 @@ LONGEST_LINE = 2**24
 LONGEST_TRIAL = timedelta(minutes=1)
 """A cuDNN plan is tried in milliseconds, or seconds if its code is loaded."""
 
-_LONGEST_STAGE = timedelta(seconds=2)  # between two measurements; what takes longer is a pause between two searches
+_LONGEST_STAGE = timedelta(seconds=2)  # between two measurements; a longer time is a pause between searches
 _FEWEST_TIMED = 10
 
 
@@ -58,8 +58,8 @@ class DeviceStats:
     """Content of a database for one device.
 
     Attributes:
-        measurements: of stages and of the calibration kernel; interleaved rounds of whole models count as one of runs
-            in a row and one after idle, and onnxruntime's fastest setting as one.
+        measurements: of stages and of the calibration kernel; interleaved rounds of whole models count as two, one in a
+            row and one after idle, and onnxruntime's fastest setting as one.
         samples: of these measurements.
         stages: different measured stages, by all strategies and numbers of lanes.
         disturbed: how many of them were only measured with interference.
@@ -98,7 +98,7 @@ class DatabaseStats:
         return sum(device.disturbed for device in self.devices)
 
 
-# One row for each thing that counts as a measurement.
+# One row for each counted measurement.
 _COUNTED = """(
     SELECT device, measured_at, LENGTH(samples_us) AS nbytes FROM stage
     UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM yardstick
@@ -433,7 +433,7 @@ def _parsed(number: int, line: str) -> Row:
         if len(line) > LONGEST_LINE:
             raise ValueError(f"it is longer than {LONGEST_LINE:,} characters")
         row: Row = msgspec.json.decode(line, type=Row)
-        values_of(row)  # refuses what SQLite cannot keep, such as a time that is in no year of UTC
+        values_of(row)  # refuses values that SQLite cannot store, such as a time in no year of UTC
         return row
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(

@@ -46,6 +46,6 @@ def _error_for(path: Path | None, error: sqlite3.Error | ValueError | TypeError)
         return DeviceError(f"another process has locked {path}.\nTry again when it has finished. {WAY_OUT}.")
     if code == sqlite3.SQLITE_FULL:
         return ResourceError(f"no space left for the profile database {path}.\nFree some space. {WAY_OUT}.")
-    if code == sqlite3.SQLITE_IOERR:  # also where there is no space for the files beside it
+    if code == sqlite3.SQLITE_IOERR:  # also raised if there is no space for the log next to it
         return ResourceError(f"disk error or disk full at the profile database {path} ({error}).\n{WAY_OUT}.")
     return UsageError(f"cannot read or write the profile database {path}: {error}.\n{WAY_OUT}.")

@@ -74,7 +74,7 @@ def _absent(path: Path) -> Health:
 def _connected(path: Path) -> sqlite3.Connection:
     """The database for reading.
 
-    Without a log nobody has it open: it is then read as immutable, since SQLite would leave an empty log. So it is if
+    Without a log, no process has it open. It is then read as immutable, since SQLite would leave an empty log; also if
     its folder is not writable, which reading a log requires.
     """
     is_still = not _log(path).exists() or not os.access(path.parent, os.W_OK)

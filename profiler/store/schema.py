@@ -23,9 +23,9 @@ _IS_OLD = "was written by an earlier iosched"
 VERSION = 17
 """Of the schema below. Earlier files are renamed, since no release wrote one."""
 
-# `tables.py` says what the columns are of what is measured.
+# `tables.py` documents the columns of measurements.
 _SCHEMA = (
-    # What measurements were taken with, where a device offers several ways to do the same (plans of cuDNN, say).
+    # The choices that measurements used where a device has several equivalent ways, such as cuDNN plans.
     """
     CREATE TABLE choice (
         device TEXT NOT NULL,
@@ -69,7 +69,7 @@ _SCHEMA = (
         PRIMARY KEY (device, key, candidate, measured_at)
     ) STRICT, WITHOUT ROWID
     """,
-    # What whole models took, beside the sums of their stages: how well such sums tell what a model takes.
+    # Latencies of whole models and the sums of their stages, to show how well sums predict latencies.
     """
     CREATE TABLE whole (
         device TEXT NOT NULL,
@@ -84,7 +84,7 @@ _SCHEMA = (
         PRIMARY KEY (device, key)
     ) STRICT, WITHOUT ROWID
     """,
-    # Plans of cuDNN as it serializes them, so that they need not be built again.
+    # cuDNN plans as cuDNN serializes them, to avoid building them again.
     """
     CREATE TABLE cudnn_plan (
         device TEXT NOT NULL,
@@ -94,7 +94,7 @@ _SCHEMA = (
         PRIMARY KEY (device, key, name)
     ) STRICT
     """,
-    # Plans of cuDNN that are being tried now, or were when their process ended; no process where that is known.
+    # cuDNN plans that a process is trying, or tried when it ended; plans known to be fatal have no process.
     """
     CREATE TABLE cudnn_trial (
         device TEXT NOT NULL,
@@ -181,7 +181,7 @@ def set_aside(path: Path) -> None:
 
 @contextmanager
 def _folder_locked(path: Path | None, *, exclusively: bool) -> Iterator[None]:
-    """Keeps files of the folder from being renamed between being opened and first read, or from being opened.
+    """Prevents renames while files of the folder are opened and first read; exclusively, prevents opening them.
 
     Has no effect in an unreadable folder, where nothing is renamed.
     """
@@ -224,7 +224,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # where the disk is full, SQLite has rolled back itself
+        if connection.in_transaction:  # on a full disk, SQLite has already rolled back
             connection.execute("ROLLBACK")
         raise
 

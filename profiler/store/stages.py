@@ -37,7 +37,7 @@ class StageMemory:
         device: the key of the device in the database.
         resume: whether stored measurements are used. If not, the first new measurement of a stage deletes all stored
             ones.
-        measurements: number of measurements, here or by others for this object.
+        measurements: number of measurements, by this object or by others for it.
         cache_hits: number of other measurements found in the database.
         repeated: number of measurements repeated because of interference.
     """

@@ -70,7 +70,7 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
 class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="comparison"):
     """One of several interleaved ways to run a whole model.
 
-    Rows of the same rounds have the same `measured_at`, and as many samples.
+    Rows of the same rounds have the same `measured_at` and the same number of samples.
 
     Attributes:
         key: a digest of the model, its shapes, and the method of measurement.

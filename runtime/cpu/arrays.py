@@ -1,4 +1,4 @@
-"""A plan as executors bind it: its inputs and outputs as arrays, and its tasks as integers."""
+"""Binds a plan's inputs and outputs to arrays, and encodes its tasks as integers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InputArrays:
     """Passes inputs to the library.
 
     Attributes:
-        pointers: the addresses of the inputs that were bound last.
+        pointers: the addresses of the inputs of the last `bind`.
     """
 
     def __init__(self, expected: Sequence[View]) -> None:
@@ -49,7 +49,7 @@ class InputArrays:
         )
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Set the addresses, and return the copies to keep as long as they are used; raises as `checked_inputs`."""
+        """Set the addresses; return the copies, which must outlive their use. Raises as `checked_inputs`."""
         kept: list[np.ndarray] = []
         for index, view, name, shape, dtype in self._expected:
             array = inputs.get(name)
@@ -65,7 +65,7 @@ class InputArrays:
 
 
 class OutputArrays:
-    """Makes the arrays of outputs: of small ones several at once, since that takes a good part of a call's time."""
+    """Allocates output arrays, small ones for several calls at once: allocation is a large part of a short call."""
 
     def __init__(self, views: Sequence[View]) -> None:
         """Prepare for outputs of these types and known shapes."""
@@ -86,7 +86,7 @@ class OutputArrays:
 
     def _made(self) -> list[tuple[dict[str, np.ndarray], list[int]]]:
         offsets = list(accumulate((_padded(view.nbytes) for view in self._views), initial=0))
-        step = max(offsets[-1], 1)  # none of the arrays may have elements
+        step = max(offsets[-1], 1)  # all arrays may be empty
         memory = aligned_empty(_AT_ONCE * step)
         made = []
         for start in range(0, _AT_ONCE * step, step):
@@ -103,7 +103,7 @@ def _padded(nbytes: int) -> int:
 
 
 def address(array: np.ndarray) -> int:
-    """Address of a C-contiguous array, without the slow object of `array.ctypes`."""
+    """Address of a C-contiguous array, without creating the slow `array.ctypes`."""
     try:
         return _addressof(_from_buffer(array))
     except (TypeError, ValueError):  # read-only, empty, or a type of `ml_dtypes`
@@ -175,7 +175,7 @@ def _contiguous(array: np.ndarray, view: View, fits: bool) -> np.ndarray:
 
 
 def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
-    """Check that every task has a kernel that takes as many views as the task has."""
+    """Check that every task's kernel exists and takes the task's number of views."""
     space = {buffer.name: buffer.space for buffer in plan.buffers}
     for task in plan.tasks:
         if not 0 <= task.kernel < len(kernels):
@@ -221,7 +221,7 @@ class PlanEncoder:
         """The whole plan.
 
         Args:
-            kernels: the library's kernels, as `Task.kernel` numbers them; all others are copies.
+            kernels: the `PlanTask.kernel` of each kernel of the library, in its order; all others are copies.
         """
         words = [self._plan.arena_nbytes]
         for arrays in self._arrays:

@@ -62,7 +62,7 @@ class PlanExecutor(Protocol):
         """Run the plan `repeats` times and return the microseconds of each run.
 
         Args:
-            flush_nbytes: bytes that flush the caches before each run; then the inputs are rewritten as they are.
+            flush_nbytes: bytes read before each run to flush the caches; the inputs are then rewritten unchanged.
             fresh: byte ranges to rewrite, by input; inputs that it does not name are rewritten completely.
         """
         ...
@@ -72,7 +72,7 @@ class PlanExecutor(Protocol):
 
         Returns:
             Microseconds of each run, and an array `(repeats, tasks, 2)`: begin and end of each task in microseconds
-            since the run began, in the order of `ExecutionPlan.tasks`. A task begins when its waits are over.
+            since the run began, in the order of `ExecutionPlan.tasks`. A task begins after its waits.
         """
         ...
 
@@ -217,7 +217,7 @@ class CpuBackend:
         return sum(array.nbytes for array in self.kernels.weights.values())
 
     def share_weights(self, known: MutableMapping[object, np.ndarray]) -> None:
-        """Use equal arrays of `known` instead, which gets the others: backends of other lanes have equal weights.
+        """Use equal arrays of `known` and add the others to it: backends for other lane counts have equal ones.
 
         Call it before anything is compiled.
         """
@@ -233,7 +233,7 @@ class CpuBackend:
         return first_reads(self.kernels, self._placement)
 
     def is_supported(self) -> bool:
-        """Whether plans are possible: all types and input sizes are known, and something is computed."""
+        """Whether plans are possible: all types and input sizes are known, and there is a node to run."""
         known = self.kernels.is_typed and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
         return known and bool(self.kernels.nodes)
 
@@ -242,7 +242,7 @@ class CpuBackend:
         return self._lower(schedule, barriers).lowering
 
     def plan_nbytes(self, schedule: Schedule) -> int:
-        """Bytes that a run under `schedule` touches: those of its plan, and every constant that its kernels read, once.
+        """Bytes that a run under `schedule` touches: its plan's, and each constant of its kernels, counted once.
 
         Tensors of unknown size and allocations inside kernels are not counted.
         """
@@ -275,7 +275,7 @@ class CpuBackend:
     def compile_on(
         self, schedule: Schedule, hosts: Sequence[tuple[NativeRuntime | None, Sequence[int]]]
     ) -> list[CompiledModel]:
-        """Compile the model once for each host, which may run at the same time.
+        """Compile the model once for each host; the results may run at the same time.
 
         Args:
             hosts: the threads and arena to use, or None for the Python executor, and the processor of each lane.
@@ -323,7 +323,7 @@ class CpuBackend:
         return CompiledStage(self._executor(lowering), inputs, fresh_spans(first, placement, run, inputs))
 
     def close(self) -> None:
-        """Stop the worker threads, free all sessions and release processors, if they are its own."""
+        """Stop the worker threads, free the sessions and release the processors that the backend owns."""
         if self._owned is not None:
             self._owned.close()
         if self._owns_cpus:
@@ -347,7 +347,7 @@ class CpuBackend:
     def _placed(
         self, stage: Stage, kernels: KernelGraph, nodes: Nodes, lanes: int
     ) -> tuple[list[list[int]], Division | None]:
-        """The groups of a stage as nodes; a unit of a linked one is a group on its lane, in the order of starting."""
+        """The groups of a stage as nodes, and its division; units of a linked stage are groups, in starting order."""
         groups = _numbered(stage, nodes)
         if not is_linked(stage):
             return groups, stage.division
@@ -357,7 +357,7 @@ class CpuBackend:
         return [[*nodes[unit]] for unit in units], Division(lanes, tuple(lanes_of[unit] for unit in units))
 
     def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
-        """The kernel graph in which the units of merge and session stages are one, where possible."""
+        """The kernel graph with the units of each merge or session stage replaced by one, where possible."""
         kernels, nodes = self.kernels, dict(self.coarse.nodes)
         for stage in stages:
             as_one = _AS_ONE.get(stage.strategy)
@@ -403,7 +403,7 @@ def task_origins(
 
     Args:
         stages: stages of units with their numbers in the schedule; a task's own stage is an index into them.
-        nodes: nodes of each unit. Of units that run as one, the first has the nodes of all.
+        nodes: nodes of each unit. If units run as one, the first has the nodes of all of them.
     """
     operators = {
         node: tuple(name for unit in units for name in coarse.units.members[unit])

@@ -26,7 +26,7 @@ class NodeCall:
         stage: index of its stage in the schedule.
         share: the share of the node's work, or None for all of it.
         is_copy: whether it copies an operand of an elided Concat to its place.
-        cores: cores over which the library itself divides the work; if several, those of all lanes.
+        cores: cores over which the library itself divides the work; if several, the cores of all lanes.
     """
 
     node: int
@@ -49,7 +49,7 @@ def own_lanes(
 ) -> tuple[tuple[int, ...], ...]:
     """The lanes of each group of a stage: by the division, or by estimated work if it is for another number of lanes.
 
-    A session stage has all lanes, whatever the division.
+    A session stage always has all lanes.
     """
     if any(kernels.nodes[index].name in kernels.inside for nodes in groups for index in nodes):
         return (tuple(range(lanes)),) * len(groups)
@@ -163,7 +163,7 @@ def in_caches(counts: Sequence[int], lanes: int, in_a_cache: int) -> tuple[tuple
     """Give each group `counts` lanes, within one cache where possible; O(groups * lanes).
 
     Args:
-        in_a_cache: how many lanes in a row share a cache; 0 or 1: groups lie next to each other.
+        in_a_cache: number of consecutive lanes that share a cache; 0 or 1: groups get adjacent lanes.
     """
     size = in_a_cache if 1 < in_a_cache < lanes else lanes
     free = [list(range(first, min(first + size, lanes))) for first in range(0, lanes, size)]

@@ -1,8 +1,8 @@
-"""Which input bytes of a stage another core has just written, as opposed to bytes that were read before.
+"""Finds the input bytes of a stage that another core has just written and no node has read since.
 
 The first reader of another core's result fetches it from that core's cache; later readers find it in their own caches.
-A stage that is measured alone counts as the first reader of those bytes that no earlier node, in the order of the
-graph, reads. So each tensor is handed over once in the sum over the stages of any schedule.
+A stage that is measured alone counts as the first reader of the bytes that no earlier node in graph order reads. So
+summed over the stages of any schedule, each tensor is handed over once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ FirstReads = Mapping[tuple[int, str], Spans]
 def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
     """The bytes that each node reads first.
 
-    Tensors that share bytes in a buffer, as a Concat and its operands, are read together. Tensors of unknown or zero
-    size are omitted. O(reads * parts) for each buffer; a Concat has a part for each operand.
+    Tensors that share bytes in a buffer, such as a Concat and its operands, count as read together. Tensors of unknown
+    or zero size are omitted. O(reads * parts) for each buffer; a Concat has a part for each operand.
     """
     already: dict[str, Spans] = {}
     found = {}
@@ -43,7 +43,7 @@ def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
 
 
 def _read_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable[tuple[str, View]]:
-    """The tensors that a node reads, and their places; of an elided Concat only the copied ones."""
+    """The tensors that a node reads, with their views; for an elided Concat, only the copied ones."""
     copied = (name for name, _ in placement.copies.get(index, ()))
     for name in dict.fromkeys(copied if index in placement.elided else kernels.reads[index]):
         if name in placement.views:

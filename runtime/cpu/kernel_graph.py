@@ -54,14 +54,14 @@ class KernelGraph:
     """An optimized graph whose nodes are single calls of onnxruntime kernels.
 
     Attributes:
-        graph: weights and tensors; its nodes are final. All types are "" if onnxruntime cannot read what it wrote,
-            as with some loops.
+        graph: weights and tensors; its nodes are final. All types are "" if onnxruntime cannot read the graph
+            that it wrote, as with some loops.
         nodes: nodes in topological order; after them, nodes that replace several, whose own positions may be empty.
         channel_block: channels in a block of the NCHWc layout on this machine, see `block_of`.
-        parts: for results of convolutions that can be computed in parts, the parts; their tensors are in `tensors`.
+        parts: by result, the parts of convolutions that can be computed in parts; their tensors are in `tensors`.
         rows: nodes divided by rows.
         inside: by name, the nodes that a session node replaces; their own positions in `nodes` are empty.
-        lanes_in_a_cache: how many lanes in a row share a cache; 0 for all.
+        lanes_in_a_cache: number of consecutive lanes that share a cache; 0 for all.
     """
 
     graph: EditableGraph
@@ -150,8 +150,8 @@ _CALL_US = 4.0  # one onnxruntime Run
 def node_work_us(kernels: KernelGraph, index: int) -> float:
     """Estimated microseconds of node `index` on one core, to balance lanes and to leave small nodes whole.
 
-    Estimates never decide what is fastest. They must not change between runs, or a schedule would be lowered in two
-    ways.
+    Estimates never decide which schedule is fastest. They must not change between runs, or one schedule would be
+    lowered in two ways.
     """
     node = kernels.nodes[index]
     touched = [*kernels.reads[index], *(name for name in node.output if name)]

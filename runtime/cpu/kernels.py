@@ -1,6 +1,6 @@
 """Kernels of the CPU executors: sub-models for onnxruntime, operators that run without a session, and copies.
 
-A session completes what a node omits and refuses what does not fit. Without one, versions, attributes and types are
+A session adds defaults that a node omits and rejects invalid nodes. Without one, versions, attributes and types are
 explicit, and only operators for which that is enough are allowed. The others keep sessions: some pack weights there
 (MatMul, Gemm, recurrent and integer operators), others would be silently wrong (operators with any number of operands,
 such as Concat and Sum).
@@ -86,12 +86,12 @@ class InvokedNode:
 
     @property
     def operator(self) -> str:
-        """The operator's name, with its domain unless that is ONNX's."""
+        """The operator's name, with its domain unless it is ONNX's."""
         return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     @cached_property
     def signature(self) -> bytes:
-        """Equal for nodes that run alike: everything except the values that they compute with."""
+        """A digest of everything except the values that the node computes with; equal for nodes that run alike."""
         parts = (
             *(self.operator, self.version, sorted(self.constraints.items()), self.sources),
             sorted(each.SerializeToString(deterministic=True) for each in self.attributes),
@@ -174,7 +174,7 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def _defaults(op_type: str, schema: onnx.defs.OpSchema | None) -> list[onnx.AttributeProto]:
-    """Default attributes. onnxruntime's own operators use those of ONNX's operators of the same name."""
+    """Default attributes. onnxruntime's own operators use the defaults of ONNX's operators of the same name."""
     if op_type in ("ReorderInput", "ReorderOutput"):
         return [_CHANNELS_LAST]
     found = [each.default_value for each in schema.attributes.values()] if schema else []
@@ -248,7 +248,7 @@ class Program:
         weights: C-contiguous arrays of the initializers that `model` holds without data (`data_location` EXTERNAL,
             `location` EXTERNAL_LOCATION); all sessions share them without copies. Small initializers and strings may
             be in `model`.
-        cores: cores over which onnxruntime divides each operator; if several, those of all lanes, which are idle then.
+        cores: cores over which onnxruntime divides each operator; if several, the cores of all lanes, then idle.
         invoked: the program's only node, if it can run without a session.
     """
 

@@ -1,9 +1,9 @@
-"""Which processor each lane runs on, so that processes on one machine use different ones.
+"""Assigns a processor to each lane, so that processes on one machine use different ones.
 
 A process claims a processor by binding a Unix socket to an abstract name; other processes check whether the name is in
-use. The kernel frees it however the process ends. No file has to be writable, remains, or can be planted by another
-user, and no process numbers are involved, so it works across PID namespaces. Processes of one network namespace
-share these names; those of different containers mostly do not.
+use. The kernel frees it however the process ends. No file needs to be writable, is left over, or can be planted by
+another user, and no process numbers are involved, so it works across PID namespaces. Processes of one network namespace
+share these names; different containers mostly do not.
 
 Anyone on the machine may bind such a name. The worst effect is that processes share processors although others are
 idle.
@@ -33,11 +33,11 @@ class LaneCpus:
     """The processors of the lanes of one backend, claimed when first needed, until `close`.
 
     Lanes are not pinned under a quota: other containers, which this process cannot see, would choose the same
-    processors, and only the system knows which are idle. Neither is a single lane, which the system places better.
+    processors, and only the system knows which are idle. Nor is a single lane pinned: the system places it better.
 
     Attributes:
         lanes: maximum number of lanes.
-        is_pinned: whether lanes have processors of their own.
+        is_pinned: whether each lane is pinned to a processor.
     """
 
     def __init__(self, lanes: int, claims: Claims | None = None) -> None:
@@ -68,7 +68,7 @@ class LaneCpus:
 
     @contextmanager
     def nearby(self) -> Iterator[None]:
-        """Run the calling thread on the socket of the lanes: memory lies where the thread runs that first writes it."""
+        """Run the calling thread on the lanes' socket: memory is allocated near the thread that first writes it."""
         if len(read_topology().sockets) < 2:
             yield
             return
@@ -102,7 +102,7 @@ def lane_cpus(lanes: int, cpus: Sequence[int] | None = None) -> tuple[int, ...]:
     """The processor of each lane; negative numbers mean unpinned.
 
     Args:
-        cpus: processors to use in turn; default: the allowed ones, whatever other processes use, and none for one lane.
+        cpus: processors to use in turn; default: all allowed ones, ignoring other processes, and none for one lane.
     """
     if cpus is None and lanes == 1:
         return unpinned(1)
@@ -116,7 +116,7 @@ def unpinned(lanes: int) -> tuple[int, ...]:
 
 
 def by_core(cpus: Sequence[int]) -> tuple[int, ...]:
-    """These processors, reordered: fast ones first, of these one of every physical core, and by cache."""
+    """These processors, sorted: fast ones first, then one of each physical core before its siblings, then by cache."""
     allowed, topology = frozenset(cpus), read_topology()
     first = {cpu for cpu in cpus if cpu == min(siblings(cpu) & allowed, default=cpu)}
     return tuple(sorted(cpus, key=lambda cpu: (cpu in topology.slow, cpu not in first, topology.cache_of(cpu))))
@@ -128,7 +128,7 @@ MAX_CLAIMS = 4
 _INODE = 6  # column of /proc/net/unix
 
 Siblings = Callable[[int], frozenset[int]]
-"""The processors on the same physical core as one, which is included."""
+"""The processors on the same physical core as a given one, including it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +137,9 @@ class Claim:
 
     Attributes:
         cpus: their numbers, in the order in which lanes use them.
-        n_shared: how many are on a physical core on which another process has a claim too.
-        n_free: how many of the candidates are on no such core.
-        release: releases those without another claim of this process; call it once.
+        n_shared: number of them on a physical core that another process has claimed too.
+        n_free: number of candidates on no such core.
+        release: releases those that this process has no other claim on; call it once.
         pids: the other processes, as far as visible.
     """
 
@@ -162,7 +162,7 @@ class _Taken:
 class Claims:
     """The claims of this process. All of them use the same processors as far as possible.
 
-    Only processes whose names of processors have the same prefix see each other.
+    Only processes that use the same name prefix see each other's claims.
     """
 
     def __init__(self, name: str = "iosched.core") -> None:
@@ -173,11 +173,11 @@ class Claims:
     def take(self, lanes: int, cpus: Sequence[int], siblings: Siblings, near: Sequence[Collection[int]] = ()) -> Claim:
         """Claim a processor for each lane, or all there are; O(lanes * processors * log processors).
 
-        Preferred are processors that this process has, then those with the fewest claims, then those with the fewest
-        claims on their physical core, then the order of `cpus`.
+        Prefers processors of this process, then those with the fewest claims, then those with the fewest claims on the
+        physical core, then the order of `cpus`.
 
         Args:
-            near: sets of processors, the best first. All lanes are in one of them if that has no disadvantage.
+            near: sets of processors, best first. All lanes go to the first one without a disadvantage, if any.
         """
         with self._lock:
             load = self.others(cpus)
@@ -247,7 +247,7 @@ class Claims:
         return next((each for each in inside if len(each) >= lanes and cost(each) <= cost(ranked)), ranked)
 
     def _use(self, cpu: int) -> int:
-        """Claim a processor, again if it is ours; returns our slot there, 0 if it was ours already."""
+        """Claim a processor, perhaps again; returns our slot there, 0 if it was already ours."""
         try:
             self._taken[cpu].uses += 1  # in one step, see `_lock`
             return 0
@@ -309,7 +309,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 PROCESS = Claims()
-"""Claims of this process: like affinity, they belong to the whole process."""
+"""Claims belong to the whole process, like affinity."""
 
 if hasattr(os, "register_at_fork"):  # Windows has none
     os.register_at_fork(after_in_child=PROCESS.forget)

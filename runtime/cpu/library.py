@@ -28,7 +28,7 @@ def available() -> bool:
 
 @cache
 def missing() -> str | None:
-    """Why plans cannot run natively, and the way out; None if they can."""
+    """Why plans cannot run natively, and how to fix it; None if they can."""
     found = _found()
     if isinstance(found, str):
         return found
@@ -118,7 +118,7 @@ def onnxruntime_path() -> Path | None:
 
 
 def include_path() -> str:
-    """The folder of `iosched_plan.h`, for programs in C that run plan files. The library is `../_executor.so` from it.
+    """The folder of `iosched_plan.h`, for C programs that run plan files; the library is `../_executor.so` from there.
 
     Returns:
         An absolute path.
@@ -160,7 +160,7 @@ def error_text() -> ctypes.Array[ctypes.c_char]:
 
 
 def call_with_error_buffer(error: ctypes.Array[ctypes.c_char], function: Callable[..., Any], *arguments: object) -> Any:
-    """As `call`, with an error buffer that one thread reuses."""
+    """Like `call`, with an error buffer that one thread reuses."""
     result = function(*arguments, error)
     if text := error.value:
         raise failure(text.decode(errors="replace"))

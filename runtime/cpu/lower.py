@@ -52,7 +52,7 @@ class KernelCache:
     """Kernels built for one kernel graph, so that stages and plans share them.
 
     Attributes:
-        invokes: whether operators that need no session are kernels of their own.
+        invokes: whether operators that need no session run without one.
     """
 
     def __init__(self, *, invokes: bool = False) -> None:
@@ -81,10 +81,10 @@ def lower(
     """Lower `stages` of node indices to a plan for `lanes` lanes; O(calls * writers of a buffer).
 
     Args:
-        divisions: of the stages, in order; a stage without one, or with one for other lanes, is divided by estimated
-            work.
-        partial: `stages` are only some of the graph's nodes (a measured stage): what they do not compute comes from the
-            caller, and everything that others read is kept.
+        divisions: of the stages, in order; a stage without one, or with one for another number of lanes, is divided by
+            estimated work.
+        partial: `stages` are only some of the graph's nodes (a measured stage): tensors from other nodes come from the
+            caller, and tensors that other nodes read are kept.
         barriers: a stage starts when the previous one is done; otherwise a call waits only for what it reads.
     """
     calls = [
@@ -143,7 +143,7 @@ def can_follow(kernels: KernelGraph, run: Sequence[NodeCall], call: NodeCall) ->
         return False
     touched = [view for earlier in run for _, view in (*earlier.reads, *earlier.writes)]
     if any(overlap(view, other) for _, view in call.writes for other in touched):
-        return False  # it adds in place to a tensor of the run
+        return False  # the call adds in place to a tensor of the run
     written = [pair for earlier in run for pair in earlier.writes]
     return all(pair in written or not any(overlap(pair[1], view) for _, view in written) for pair in call.reads)
 
@@ -198,7 +198,7 @@ def _kept(
     calls: Sequence[NodeCall],
     runs: Sequence[Sequence[Sequence[int]]],
 ) -> set[tuple[str, int]]:
-    """Pairs (tensor, first call of the run that writes it) that must leave that run's session."""
+    """Pairs (tensor, first call of the run that writes it) of tensors that must leave the run's session."""
     run_of = {position: run[0] for own in runs for run in own for position in run}
     readers = _reading_runs(calls, run_of)
     in_plan = {call.node for call in calls} | placement.elided

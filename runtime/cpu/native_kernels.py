@@ -120,7 +120,7 @@ def operator(runtime: RuntimeHandle, invoked: InvokedNode) -> Handle:
 
 
 def inferred(runtime: RuntimeHandle, operators: Sequence[InvokedNode]) -> list[bool]:
-    """For each node, whether onnxruntime infers just the outputs that it has."""
+    """For each node, whether onnxruntime infers exactly the node's outputs."""
     kept: list[Any] = []
     descriptions = [_description(each, kept) for each in operators]
     pointers = (ctypes.c_void_p * len(operators))(*map(ctypes.addressof, descriptions))

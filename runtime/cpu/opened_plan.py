@@ -132,7 +132,7 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _text(content: bytes) -> str:
-    """A text of the plan, which may be any bytes: different ones stay different."""
+    """Decodes a text of the plan, which may be any bytes, so that different texts stay different."""
     return content.decode(errors="surrogateescape")
 
 
@@ -145,7 +145,7 @@ class OpenedProgram:
         interface = plan.programs[number]
         self._outputs = interface.outputs
         known = [index for index, spec in enumerate(self._outputs) if spec.shape is not None]
-        # Arguments of a run, created once: they take a good part of a small model's time.
+        # Arguments of a run, created once: creating them takes a large part of a small model's run.
         self._sources = InputArrays([_view(spec) for spec in interface.inputs])
         self._known = OutputArrays([_view(self._outputs[index]) for index in known])
         self._places = tuple(known)

@@ -39,7 +39,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
-        PlanError: onnxruntime refuses only what is derived from it.
+        PlanError: onnxruntime accepts the model, but refuses the graph derived from it.
         DeviceError: onnxruntime is not installed.
     """
     block = _channel_block()
@@ -87,9 +87,9 @@ def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> lis
     """The nodes in a topological order that depends on neither names nor input order; O(nodes + edges).
 
     onnxruntime visits some nodes in the order of their addresses, so it writes the same graph in several orders.
-    These would change who reads a tensor first (`handovers.py`), and thus the signatures of stages.
+    The order decides which node reads a tensor first (`handovers.py`), and so the signatures of stages.
 
-    Each graph output follows directly after everything it needs, and operands precede in the order of a node's
+    Each graph output follows directly after everything it needs; a node's operands are computed in the order of its
     inputs. Nodes that no output needs come last, in their original order.
     """
     producer = producers(nodes)
@@ -111,7 +111,7 @@ def in_one_order(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> lis
 def _unshare_input_reorders(graph: EditableGraph) -> None:
     """Give every reader of a graph input its own layout conversion.
 
-    Otherwise the readers would wait for the one that owns the conversion.
+    Otherwise the other readers would wait for the reader whose unit contains the conversion.
     """
     for node in graph.nodes:
         if node.op_type != "ReorderInput" or node.input[0] not in graph.inputs:
@@ -139,8 +139,8 @@ def _infer_tensors(
 ) -> dict[str, TensorSpec]:
     """Ask onnxruntime for types and shapes, since only it can infer those of its own operators.
 
-    Some of its fused operators have no inference; a tensor that keeps its name of the model gets its known shape as
-    a hint.
+    Some of its fused operators have no inference; a tensor that keeps its name from the model gets its known shape
+    as a hint.
 
     Args:
         stored: large initializers by name, in their stored form.
@@ -161,7 +161,7 @@ def _infer_tensors(
     exposed.outputs = {name: _hint(name, known.get(name)) for name in computed}
     try:
         return infer_as_run(exposed, specs, lambda found: found)[1]
-    except InvalidModelError:  # it took the model itself before
+    except InvalidModelError:  # it accepted the model itself
         return {name: TensorSpec(name, "", None) for name in (*graph.inputs, *computed)}
 
 
@@ -179,7 +179,7 @@ def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
     if shape is not None and not all(isinstance(size, int) and size >= 0 for size in shape):
         shape = None
     if shape == () and (value.name not in known or known[value.name].shape != ()):
-        shape = None  # onnxruntime reports scalars and unknown ranks alike
+        shape = None  # onnxruntime reports scalars and unknown ranks the same way
     return TensorSpec(value.name, dtype, shape)
 
 

@@ -46,7 +46,7 @@ def coarsen(
         graph: the computation graph.
         kernels: its optimized graph.
         tensor_owner: the operator that computes each tensor of the model, also inside operators.
-        requested: units of the user, which `join_units` accepts; fused kernels may enlarge them.
+        requested: the user's units, which `join_units` accepts; fused kernels may enlarge them.
     """
     owners = _owners(graph, kernels, tensor_owner)
     after = with_rings(_dependencies(graph, kernels, owners), requested)
@@ -77,7 +77,7 @@ def _named_owner(outputs: Iterable[str], node_name: str, tensor_owner: Mapping[s
 
 
 def owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
-    """The owner of a tensor or node, also of a name that onnxruntime or `keep_blocked` decorated."""
+    """The owner of a tensor or node, even if onnxruntime or `keep_blocked` decorated its name."""
     while name not in tensor_owner:
         shorter = _DECORATION.sub("", name)
         if shorter == name:

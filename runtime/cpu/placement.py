@@ -1,7 +1,7 @@
-"""Which tensors of a kernel graph are stored in another tensor's buffer.
+"""Decides which tensors of a kernel graph are stored in another tensor's buffer.
 
 At batch 1, operands of a Concat are written directly into its buffer, and Split, Reshape and the like become views. A
-convolution that adds to a tensor with no later reader does so in place; otherwise onnxruntime's kernel copies it first.
+convolution adds in place to a tensor with no later reader; otherwise onnxruntime's kernel copies the tensor first.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _adding(kernels: KernelGraph) -> list[int]:
 
 
 def _add_in_place(kernels: KernelGraph, index: int, storage: StorageMap) -> None:
-    """Store the result in the summand's buffer, if that is a whole buffer which only preceding nodes read.
+    """Store the result in the summand's buffer, if the summand fills it and only preceding nodes read it.
 
     Preceding nodes are those that the node depends on: they run first in any schedule.
     """

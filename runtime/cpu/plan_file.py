@@ -41,7 +41,7 @@ class PlanProgram:
 
     Attributes:
         inputs: all inputs of the model, in its order.
-        outputs: likewise.
+        outputs: all outputs, likewise.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -140,7 +140,7 @@ def write_plan(file: BinaryIO, about: PlanAbout, programs: Sequence[PlanProgram]
 
 
 def plan_lanes(path: Path) -> int:
-    """The lanes of a plan file, at most those that a CPU can have.
+    """The lanes of a plan file, at most the number of allowed processors.
 
     Raises:
         ExecutionError: it cannot be read, or is not a plan file.
@@ -158,7 +158,7 @@ def plan_lanes(path: Path) -> int:
 
 
 def _to_page(file: BinaryIO) -> int:
-    """Go on at the next whole page; returns its offset."""
+    """Seek to the next page boundary; returns its offset."""
     return file.seek(-(-file.tell() // _PAGE) * _PAGE)
 
 
@@ -203,7 +203,7 @@ class _WeightSpan(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """The memory of all arrays, ascending, and the pieces of it to write: equal ones are stored once.
+    """The memory of all arrays in ascending order, and the pieces to write: equal pieces are stored once.
 
     The arrays must outlive it.
     """
@@ -213,7 +213,7 @@ class _Weights:
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray]) -> Self:
-        """The memory of these arrays; regions hold about a MiB, or one larger piece."""
+        """Lay out the memory of these arrays; a region holds about a MiB, or one larger piece."""
         pieces: list[_WeightSpan] = []
         stored: dict[tuple[bytes, int], _WeightSpan] = {}
         region = nbytes = 0
@@ -239,7 +239,7 @@ class _Weights:
         return piece.region, piece.offset + begin - piece.begin
 
     def regions(self) -> Iterator[bytes]:
-        """The content of each region; there is at least one, where empty arrays are."""
+        """The content of each region; there is at least one, for empty arrays."""
         for _, pieces in groupby(self.stored or [_WeightSpan(0, 0, 0, 0)], key=lambda piece: piece.region):
             content = bytearray()
             for piece in pieces:

@@ -89,11 +89,11 @@ class _LocalNames:
 def _nodes(
     kernels: KernelGraph, call: NodeCall, names: _LocalNames, weights: dict[str, np.ndarray]
 ) -> Sequence[onnx.NodeProto]:
-    """The nodes of the call; adds the constants that they read to `weights`."""
+    """The nodes of the call; the constants that they read are added to `weights`."""
     node = kernels.nodes[call.node]
     if node.name not in kernels.inside:
         return (_renamed(kernels, call, names, weights),)
-    # It is alone in its session, so tensors keep their names unless these are no C strings.
+    # It is alone in its session, so tensors keep their names unless C strings cannot hold them.
     weights.update({name: kernels.weights[name] for name in kernels.constants[call.node]})
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes) if "\0" in name}
     return [_with_names(each, local) for each in kernels.inside[node.name]] if local else kernels.inside[node.name]
@@ -102,7 +102,7 @@ def _nodes(
 def _renamed(
     kernels: KernelGraph, call: NodeCall, names: _LocalNames, weights: dict[str, np.ndarray]
 ) -> onnx.NodeProto:
-    """The call's node over local names; adds the constants it reads to `weights`."""
+    """The call's node with local names; the constants that it reads are added to `weights`."""
     source = call.share.node if call.share else kernels.nodes[call.node]
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes)}
     sliced = call.share.weights if call.share else {}
@@ -139,8 +139,8 @@ def _model(
 ) -> bytes:
     graph = onnx.GraphProto(name="program", node=nodes)
     if any(map(kernel_may_differ, nodes)):
-        # onnxruntime insists on the shapes that it infers: it infers none without those of inputs, and gives up those
-        # that follow from constants where outputs are declared to have others.
+        # onnxruntime rejects results whose shapes differ from the inferred ones. Without input shapes it infers none,
+        # and declared output shapes replace those that it infers from constants.
         inputs = [(name, replace(view, shape=None)) for name, view in inputs]
         graph.output.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in outputs)
     else:
@@ -168,7 +168,7 @@ def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
 
 
 def _type(view: View) -> onnx.TypeProto:
-    """ONNX's type of a view, also of onnxruntime's text for types, such as seq(tensor(float))."""
+    """ONNX's type of a view, whose dtype may be onnxruntime's text, such as seq(tensor(float))."""
     if (match := _PARAMETER.match(view.dtype)) and match[1] in ("seq", "optional", "map"):
         return _container_type(match[1], match[2])
     name = match[2] if match else view.dtype

@@ -1,8 +1,8 @@
-"""Proves that operators compute without a session what they compute in one, bit for bit and as fast.
+"""Proves that operators compute the same bits without a session as in one, and as fast.
 
 They are compared on random inputs and their own constants, many in one session. The session runs first: it refuses
-results whose shape differs from the plan's, which an operator alone does not check. What differs, fails or is slower (a
-session may pack weights) keeps its session. Results are saved in a file for this onnxruntime and CPU.
+results whose shape differs from the plan's, which an operator alone does not check. An operator that differs,
+fails or is slower keeps its session, which may pack weights. Results are saved in a file for this onnxruntime and CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRIAL_NBYTES = 256 << 10
 _ROUNDS, _TRIES = 7, 3
 
 _SLOWER = 1.2
-"""Maximum slowdown over the session of an equally fast operator; packing gains that much or more."""
+"""Maximum slowdown of an operator over its session to count as equally fast; packing gains more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def _kind(invoked: InvokedNode) -> object:
 
 
 def _trial_order(invoked: InvokedNode) -> tuple[int, int]:
-    """Small operators first, and of these the ones with most constants: they show whether a session packs them."""
+    """Small operators first, those with most constants leading: they show whether a session packs them."""
     constants = sum(array.nbytes for array in invoked.constants)
     return (-constants, 0) if constants <= _TRIAL_NBYTES else (1, constants)
 
@@ -97,7 +97,7 @@ def _same(runtime: RuntimeHandle, batch: Sequence[ProofCandidate]) -> list[Proof
 def _is_slower(runtime: RuntimeHandle, candidate: ProofCandidate) -> bool:
     """Whether it is slower in every try: the machine may be busy, and the result is saved.
 
-    One that fails counts as slower: its inputs are not those of `_same`, so a Gather may have indices out of bounds.
+    A failure counts as slower: the inputs differ from those of `_same`, so a Gather's indices may be out of bounds.
     """
     run = _ProofRun(runtime, [candidate], session(runtime, candidate.program, (-1,)))
     fastest_us = (run.times_us(_ROUNDS).min(axis=0) for _ in range(_TRIES))
@@ -228,7 +228,7 @@ def proofs_path(onnxruntime: Path) -> Path | None:
     try:
         state = onnxruntime.stat()
         folder = Path(user_cache_dir("iosched", appauthor=False)) / "operators"
-    except (OSError, RuntimeError):  # such as a missing home
+    except (OSError, RuntimeError):  # such as a missing home folder
         return None
     processor = read_processor()
     key = (onnxruntime.name, state.st_size, state.st_mtime_ns, processor.name, sorted(processor.design.items()))
@@ -250,7 +250,7 @@ def load_proofs(path: Path | None) -> dict[bytes, bool]:
 
 
 def save_proofs(path: Path | None, proofs: Mapping[bytes, bool]) -> None:
-    """Append to the file in one write, which concurrent processes may do; failures are ignored."""
+    """Append to the file in one write, so that concurrent processes can too; failures are ignored."""
     if path is None or not proofs:
         return
     lines = "".join(f"{signature.hex()} {'yes' if proof else 'no'}\n" for signature, proof in proofs.items())

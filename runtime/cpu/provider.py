@@ -69,7 +69,7 @@ def _recorded(path: Path, devices: list[Any], level: Any, record: Path) -> list[
 
 @contextmanager
 def _devices() -> Iterator[list[Any]]:
-    """The devices of the provider that the user has registered, or else of one registered meanwhile."""
+    """The devices of the user's registered provider, or of one that is registered only for this context."""
     library, onnxruntime = plugin_path(), load_onnxruntime()
     with _lock:
         if known := _known():

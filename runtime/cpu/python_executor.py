@@ -1,6 +1,6 @@
-"""The CPU executor in Python: the fallback without a compiled one, and for values that it cannot pass.
+"""The CPU executor in Python: the fallback if no compiled one is available or it cannot pass the values.
 
-A hand-off between lanes takes tens of microseconds; results are the same.
+Results are the same, but a hand-off between lanes takes tens of microseconds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def open_program(program: Program, options: SessionOptions) -> InferenceSession:
         try:
             return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
         except onnxruntime_errors():
-            # It checked the placeholder's file before the values: replace the placeholders too.
+            # This onnxruntime checked the placeholder's file before the values: replace the placeholders too.
             options.add_external_initializers(names, values)
             return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
     except onnxruntime_errors() as error:
@@ -178,7 +178,7 @@ class PythonExecutor:
 
         Args:
             flush_nbytes: before each run, the cores read this many other bytes. Inputs stay in the caches, which
-                matters little next to the hand-offs.
+                matters little compared with the hand-offs.
             fresh: unused; part of the interface.
         """
         del fresh

@@ -43,7 +43,7 @@ def session_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Se
 
     Args:
         kernels: the graph of the units.
-        present: the graph to change, in which other units may be replaced already.
+        present: the graph to change, in which other units may already be replaced.
         units: the nodes of each unit of one stage.
     """
     own = {index for unit in units for index in unit}
@@ -75,7 +75,7 @@ def _members(kernels: KernelGraph, own: Sequence[int]) -> tuple[NodeProto, ...]:
 
 @dataclass(frozen=True)
 class _Unit:
-    """The nodes of one operator: those that prepare its input, the convolution or product, and what follows."""
+    """The nodes of one operator: those that prepare its input, the convolution or product, and those after it."""
 
     before: tuple[int, ...]
     anchor: int
@@ -83,11 +83,10 @@ class _Unit:
 
 
 def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequence[int]]) -> AsOne | None:
-    """One convolution (or product) and a Split for the nodes of `units` of a merge stage; arguments as in
-    `session_nodes`.
+    """One convolution (or product) and a Split for the nodes of the `units` of a merge stage.
 
-    None if the optimized nodes do not allow it: onnxruntime fused one with another node, or a weight's layout is
-    unknown.
+    Arguments are as in `session_nodes`. None if the optimized nodes do not allow it: onnxruntime fused one with another
+    node, or a weight's layout is unknown.
     """
     found = [_unit(kernels, nodes) for nodes in units]
     parts = [unit for unit in found if unit is not None]
@@ -105,7 +104,7 @@ def merge_nodes(kernels: KernelGraph, present: KernelGraph, units: Sequence[Sequ
 
 
 def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
-    """The nodes of an operator by their roles; None unless they are a chain to and a cone from one anchor."""
+    """The nodes of an operator by role; None unless a chain leads to one anchor and the rest follows from it."""
     places = [place for place, index in enumerate(nodes) if kernels.nodes[index].op_type in _ANCHORS]
     if len(places) != 1 or len(kernels.reads[nodes[0]]) != 1:
         return None
@@ -159,7 +158,7 @@ class _MergedNodes:
 
     Attributes:
         graph: the graph that gets their weights and tensors.
-        whole: for tensors of the units, the tensor that holds them for all units.
+        whole: by tensor of a unit, the tensor that holds it for all units.
     """
 
     def __init__(self, kernels: KernelGraph, parts: Sequence[_Unit], graph: EditableGraph) -> None:

@@ -58,9 +58,7 @@ def _runs_on_openvino() -> str:
 
 
 def kernel_calls(model: Model) -> Mapping[str, Mapping[str, int]]:
-    """Kernels of the sequential schedule on all cores, "invoked" and in "sessions", by operator, the most frequent
-    first.
-    """
+    """Kernels of the sequential schedule on all cores, "invoked" and in "sessions": counts by operator, descending."""
     invoked: Counter[str] = Counter()
     sessions: Counter[str] = Counter()
     with closing(CpuBackend(model)) as backend:

@@ -25,7 +25,7 @@ from iosched.scheduler.document import ScheduleDocument
 
 
 class CpuCores:
-    """See `SharedCores`. All models run on the same threads: each block of cores has its own, and its own arena."""
+    """See `SharedCores`. Each block of cores has its own threads and arena, on which all models run."""
 
     def __init__(self, count: int) -> None:
         """Take `count` cores, as `LaneCpus` does."""
@@ -42,7 +42,7 @@ class CpuCores:
 
     @property
     def overlaps(self) -> bool:
-        """Not under a quota, which one thread more may use up, and not on cores that others may use."""
+        """False under a quota, which an extra thread may exhaust, and on cores that other processes may use."""
         return not is_time_shared() and (self.count > 1 or len(allowed_cpus()) == 1)
 
     @property
@@ -68,7 +68,7 @@ class CpuCores:
     def _by_schedule(
         self, model: Model, document: ScheduleDocument, blocks: Sequence[Block]
     ) -> Mapping[Block, Executor]:
-        """Empty if no plan can be made for the model."""
+        """Executors of the schedule; empty if no plan can be made for the model."""
         found: dict[Block, Executor] = {}
         sharing: NativeRuntime | None = None
         for size in dict.fromkeys(map(len, blocks)):
@@ -98,7 +98,7 @@ class CpuCores:
         opens = _on_openvino if document is not None and document.is_on_openvino else _on_onnxruntime
         for block in blocks:
             cpus, opened = self._cpus_of(block), single if len(block) == 1 else None
-            if opened is None or opened.by != "reference":  # a session of one thread has none of its own
+            if opened is None or opened.by != "reference":  # a session of one thread starts no threads
                 opened = opens(model, document, len(block), cpus)
             single = opened if len(block) == 1 else single
             callers = cpus[:1] if opens is _on_onnxruntime and block != (self.count,) else cpus
@@ -119,15 +119,15 @@ class CpuCores:
 
 
 def _on_openvino(model: Model, document: ScheduleDocument | None, lanes: int, cpus: Sequence[int]) -> Executor:
-    with on_cpus(cpus):  # threads of a library inherit the processors
+    with on_cpus(cpus):  # the library's threads inherit the processors
         return shipped_executor(model, document, lanes)
 
 
 def _on_onnxruntime(model: Model, document: ScheduleDocument | None, lanes: int, cpus: Sequence[int]) -> Executor:
-    """A session for a caller on the first processor; its own threads are on the others.
+    """A session for a caller on the first processor; the session's threads are on the others.
 
-    A thread that may run on the caller's processor often wakes up there after a pause, and waits until the system moves
-    it.
+    A thread that may run on the caller's processor often wakes up there after a pause, and then waits until the system
+    moves it.
     """
     settings = replace(reference_settings(document, lanes), binds_threads=False)
     with on_cpus(cpus[1:] or cpus):

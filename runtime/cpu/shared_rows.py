@@ -2,8 +2,8 @@
 
 Near the image, tensors are large and have few channels: one or two blocks for each core, or blocks that do not divide
 evenly, while MLAS computes up to four blocks for each pixel that it loads. Rows are not contiguous in the blocked
-layout, so each core keeps its rows in tensors of its own, which are joined only where another operator reads the
-whole.
+layout, so each core keeps its rows in separate tensors, which are joined only where another operator reads the whole
+image.
 
 A window that reaches beyond a core's rows needs rows of its neighbours: both compute them (a halo, as in stencil
 codes), or they are copied, which restarts the halo. Only operators in sequence are divided, so there is nothing to
@@ -28,7 +28,7 @@ from iosched.runtime.cpu.rewrite.images import is_image
 from iosched.runtime.cpu.slicing import Rows, RowWindow, even_ranges
 
 _SET_COST = (0.0, 1.8, 2.3, 3.1, 4.0)
-"""Cost of 0 to 4 blocks of results that MLAS computes together, relative to a block of a full set."""
+"""Cost of computing 0 to 4 blocks of results together in MLAS, relative to one block of a full set."""
 _HANDOVER_US = 5.0
 _LEAST_GAIN_US = 50.0
 _SLICE_BY_OPERANDS = 10
@@ -70,7 +70,7 @@ def _alive(kernels: KernelGraph, nodes: Sequence[int], inside: set[str]) -> list
 
 
 def _may_follow(kernels: KernelGraph, index: int, inside: set[str]) -> bool:
-    """Whether a node may continue a run: nothing else could run next to it."""
+    """Whether a node may continue a run: no other node could run at the same time."""
     if not inside.issuperset(kernels.reads[index]) or not inside.isdisjoint(kernels.outputs):
         return False
     image, result = kernels.reads[index][0], kernels.result(index)
@@ -111,7 +111,7 @@ def _saved_us(kernels: KernelGraph, plan: RowPlan, index: int, lanes: int) -> fl
 
 
 def _of_channels(kernels: KernelGraph, index: int, lanes: int) -> float:
-    """The slowest core's share of a node's time if blocks of channels are divided."""
+    """The slowest core's share of a node's time if it is divided by blocks of channels."""
     node = kernels.nodes[index]
     if node.op_type == "Transpose":
         return 1.0
@@ -341,8 +341,8 @@ def plan_rows(
 
     Args:
         nodes: a run of nodes that all have `windows`, in order; others read only the last one's result.
-        copies: whether a node's result is copied between cores instead of computing that many rows twice. Results of
-            which two nodes need different rows are always copied.
+        copies: whether a node's result is copied between cores instead of computing that many rows twice. A result of
+            which two nodes need different rows is always copied.
     """
     end = kernels.result(nodes[-1])
     made: dict[str, tuple[Rows, ...]] = {end: tuple(even_ranges(height(kernels, end), parts))}

@@ -1,4 +1,4 @@
-"""Opens a model on this CPU the way its schedule file says: by its schedule, on onnxruntime, or on OpenVINO."""
+"""Opens a model on this CPU as its schedule file specifies: by its schedule, on onnxruntime, or on OpenVINO."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     """Open `model` on `lanes` cores by its schedule, on plain onnxruntime, or on OpenVINO.
 
     If OpenVINO is missing or refuses the model, the fallback of the document runs, with a note. Plain onnxruntime also
-    runs models that have no schedule or that no plan can be made for.
+    runs models without a schedule, and models for which no plan can be made.
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
@@ -70,7 +70,7 @@ def _on_onnxruntime(model: Model, document: ScheduleDocument, lanes: int, notes:
 def _in_own_sessions(
     model: Model, document: ScheduleDocument, lanes: int, library: Library, notes: tuple[str, ...] = ()
 ) -> Executor | None:
-    """A session for each member of a composed model; None if the file does not ask for it or nothing is composed."""
+    """A session for each member of a composed model; None if the file requests none or the model is not composed."""
     known = document.runtime.get("sessions")
     if not isinstance(known, dict):
         return None

@@ -80,7 +80,7 @@ def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> TensorSlic
 
 
 def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tuple[int, int, int]]) -> Share:
-    """The share that accesses [begin, end) on an axis of these tensors and constants, and all of the others.
+    """The share that uses [begin, end) on an axis of these tensors and constants, and other operands completely.
 
     Args:
         places: (axis, begin, end) by name; in computed tensors, all earlier axes have size 1.
@@ -96,7 +96,7 @@ def share_of(kernels: KernelGraph, node: onnx.NodeProto, places: Mapping[str, tu
 def broadcast_share(
     kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int, *, whole: str = ""
 ) -> Share:
-    """The slice [begin, end) at `from_end` of every operand that is not broadcast along it, nor `whole`."""
+    """The share that uses [begin, end) of axis -`from_end`; `whole`, and operands broadcast along it, stay whole."""
     shapes = {name: shape_of(kernels, name) for name in (*node.input, node.output[0]) if name not in ("", whole)}
     cut = {name: len(shape) - from_end for name, shape in shapes.items() if len(shape) >= from_end}
     places = {name: (axis, begin, end) for name, axis in cut.items() if shapes[name][axis] != 1}

@@ -105,9 +105,9 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
 
 
 def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
-    """Positions of operands whose first axis is the batch, if they have as many axes as the result.
+    """Positions of operands whose first axis is the batch, if they have the rank of the result.
 
-    Sizes alone do not tell: there may be as many filters as images.
+    Sizes alone are ambiguous: the numbers of filters and images may be equal.
     """
     return range(len(node.input)) if node.op_type == "Concat" else _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
 
@@ -205,7 +205,7 @@ def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
 
 
 def _elementwise_step(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> int:
-    """Cut between blocks of channels, as operators next to it are: then no core waits for another."""
+    """Cut between blocks of channels like neighbouring operators, so that no core waits for another."""
     shape, block = shape_of(kernels, node.output[0]), kernels.channel_block
     is_image = len(shape) == 4 and axis == 1 and shape[1] % block == 0 and shape[1] >= shares * block
     nearby = neighbours(kernels, node)
@@ -277,7 +277,7 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
 }
 
 
-_SOFTMAX_BY_AXIS_OPSET = 13  # earlier, all axes from that axis on are normalized together
+_SOFTMAX_BY_AXIS_OPSET = 13  # before, all axes from `axis` on are normalized together
 _ROWS_AT_ONCE = 4  # product kernels compute sets of rows, so parts are multiples of them
 
 
@@ -298,7 +298,7 @@ def split_leading(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tu
 
 
 def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> tuple[Share, ...]:
-    """A matrix product: some rows of the left matrix each, and all of the right one."""
+    """A matrix product: each share reads some rows of the left matrix and all of the right one."""
     left, right = (shape_of(kernels, name) for name in node.input)
     result = shape_of(kernels, node.output[0])
     is_apart = len(left) == len(result) == axis + 2 and len(right) > 1 and node.input[0] != node.input[1]
@@ -312,7 +312,7 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: i
 
 
 def _product(kernels: KernelGraph, node: onnx.NodeProto) -> int:
-    """Two axes, those of the matrices; all if an operand is a vector, or its batch axis follows its rows."""
+    """The two matrix axes; all axes if an operand is a vector, or its batch axis follows its rows."""
     rank = len(shape_of(kernels, node.output[0]))
     is_plain = not any(integer(node, key) for key in ("transBatchA", "transBatchB"))
     return 2 if is_plain and min(len(shape_of(kernels, name)) for name in node.input) > 1 else rank
@@ -341,4 +341,4 @@ _TOGETHER: Mapping[tuple[str, str], Callable[[KernelGraph, onnx.NodeProto], int]
     ("", "SimplifiedLayerNormalization"): _normalization,
     ("", "RMSNormalization"): _normalization,
 }
-"""For each kind of node, a rule for how many of the last axes of its result belong together."""
+"""For each kind of node, a rule for the number of last axes of its result that cannot be divided."""

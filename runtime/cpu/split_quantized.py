@@ -104,7 +104,7 @@ def _split_product(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> t
 
 
 def _split_row(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """One row times a transposed matrix: a slice of results is a slice of the matrix' rows."""
+    """One row times a transposed matrix: a slice of results is a slice of the matrix's rows."""
     matrix, result = kernels.weights.get(node.input[3]), shape_of(kernels, node.output[0])
     if matrix is None or not integer(node, "transB") or integer(node, "transA"):
         return ()

@@ -1,4 +1,4 @@
-"""Models whose batch or requests are divided among teams of lanes, which each run some images at a time.
+"""Models whose batch or requests are divided among teams of lanes; each team runs some images at a time.
 
 Teams never wait for each other. A team runs its pieces of the batch one after another in the same part of the arena,
 which is still in its caches; between two pieces its lanes wait for each other, so that none overwrites what another
@@ -44,7 +44,7 @@ class TeamBackends:
         """The backend for `images` images.
 
         Raises:
-            UsageError: the model does not compute the images of its batch apart; see `with_batch_size`.
+            UsageError: the model does not compute the images of its batch independently; see `with_batch_size`.
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
         """
@@ -81,11 +81,11 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
 def compile_divided(
     backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus
 ) -> tuple[CompiledModel, ...]:
-    """Compile the divided model, once for each request at a time.
+    """Compile the divided model, once for each concurrent request.
 
     Args:
         backends: of the model, with the lanes of one team; to be closed after the returned models.
-        schedule: what a team runs, in operators of the model.
+        schedule: of a team, in operators of the model.
         teams: how the cores share the work.
         cpus: the processors to use; the caller releases them.
 
@@ -241,7 +241,7 @@ class _Composed:
 
 
 def _waits(task: PlanTask, lane: int, first_lane: int, done: Sequence[int], *, is_first: bool) -> tuple[Wait, ...]:
-    """The task's waits, and before the first task of a lane, waits for everything of the team's earlier pieces."""
+    """The task's waits; a lane's first task also waits for all tasks of the team's earlier pieces."""
     steps = {wait.lane: wait.steps + done[wait.lane] for wait in task.waits}
     if is_first:
         steps = {other: count for other, count in enumerate(done) if other != lane and count} | steps

@@ -1,6 +1,6 @@
 """The NVIDIA GPU runtime: cuDNN plans and CUDA C++ kernels on streams, captured in one CUDA graph.
 
-Everything up to the execution plan works without a GPU and CuPy. Each part imports only those before it:
+Everything up to the execution plan works without a GPU or CuPy. Each part imports only those before it:
 
     kernel, layout, builder   interfaces of kernels, memory layouts, kernel calls of operators
     gpu/                      a GPU through CuPy: memory, streams, events, captures, errors
@@ -10,6 +10,6 @@ Everything up to the execution plan works without a GPU and CuPy. Each part impo
     onnxruntime/              operators without a kernel
     lower/                    model and schedule to execution plan
     execute/                  launches, captured graphs, arrays in GPU memory
-    trials                    parts of a model, timed before there is a schedule
+    part_timer                parts of a model, timed before there is a schedule
     backend                   a model on one GPU
 """

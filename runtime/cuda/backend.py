@@ -151,9 +151,9 @@ class CudaBackend:
 
         Args:
             lanes: streams to share with other models on the GPU.
-            layout: of feature maps; by default as `choices` say, else the preferred one.
+            layout: of feature maps; by default from `choices`, else the preferred one.
             sessions: runs operators without a kernel; by default onnxruntime on the CPU.
-            choices: known choices of layout and fusion, or the permission to time them; without it, nothing is fused.
+            choices: stored choices of layout and fusion, and whether to time others; without it, nothing is fused.
             units: operators to schedule as one; see `join_units`.
 
         Raises:
@@ -165,7 +165,7 @@ class CudaBackend:
         self.precision = precision
         self.driver = driver
         self._choose = choose
-        self._lanes = [lanes or Lanes(driver)]  # of each request in flight
+        self._lanes = [lanes or Lanes(driver)]  # one for each concurrent request
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._trials = PartTimer(driver, choose, self._lanes[0], self._sessions)
         preferred = layout or preferred_layout(precision.name, driver.gpu)
@@ -200,7 +200,7 @@ class CudaBackend:
 
     @staticmethod
     def supports(model: Model) -> bool:
-        """Whether this runtime supports `model`; see `lower.network.is_supported`."""
+        """Whether this runtime supports `model`; see `lowered_model.is_supported`."""
         return is_supported(model)
 
     @property
@@ -232,9 +232,9 @@ class CudaBackend:
         return self._captured(schedule, lowering, self._lanes[0])
 
     def compile_in_flight(self, schedule: Schedule, count: int, *, barriers: bool = True) -> tuple[CudaModel, ...]:
-        """`count` models that may run at the same time: each has its streams, graph and arena, and all share weights.
+        """`count` models that may run at the same time: each has its own streams, graph and arena; all share weights.
 
-        There are fewer if the GPU's memory is too small; raises as `compile`.
+        Fewer are returned if the GPU's memory is too small; raises as `compile`.
         """
         found = [self.compile(schedule, barriers=barriers)]
         with suppress(DeviceError):
@@ -257,7 +257,7 @@ class CudaBackend:
         return CudaModel(executor, lowering, plans, inputs, self._exchange)
 
     def compile_stage(self, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
-        """Compiles one stage with random inputs; None if its operators cannot be merged as it asks.
+        """Compiles one stage with random inputs; None if the stage merges operators that cannot be merged.
 
         Args:
             names: cuDNN plans to use instead of the fastest alone.

@@ -48,7 +48,7 @@ class PartTimer:
     _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
 
     def stage(self, network: LoweredModel, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
-        """One compiled stage; None if its operators cannot be merged as it asks.
+        """One compiled stage; None if the stage merges operators that cannot be merged.
 
         Raises:
             DeviceError: the GPU is out of memory, or cuDNN has no engine.
@@ -75,7 +75,7 @@ class PartTimer:
     def interleaved_us(self, networks: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
         """Microseconds of the sequential model in each network, one sample from each interleaved round.
 
-        Without memory for all networks at once, each is timed alone; failed networks are infinite.
+        If the networks do not fit into memory together, each is timed alone; a failed one has infinite latency.
 
         Args:
             trying: context for the first run of a network, which may end the process.
@@ -119,7 +119,7 @@ class PartTimer:
 
 
 def _pipelined_us(executor: CudaExecutor) -> float:
-    """The first launch waits for the host and is left out."""
+    """Median latency without the first launch, which waits for the host."""
     return median(executor.time_launches(_LAUNCHES)[1:])
 
 

@@ -62,7 +62,7 @@ def available() -> bool:
 
 @cache
 def missing() -> str | None:
-    """Why models cannot run on OpenVINO, and the way out; None if they can."""
+    """Why models cannot run on OpenVINO, and how to fix it; None if they can."""
     found = installed_version()
     if found is None:
         return f"OpenVINO is not installed; {_WAY}"
@@ -122,7 +122,7 @@ def call(name: str, *arguments: object) -> None:
     """Call a function of the library.
 
     Raises:
-        ExecutionError: the function fails; with a line of OpenVINO's message.
+        ExecutionError: the function fails; the text is a line of OpenVINO's message.
     """
     found = library()
     function: Callable[..., int] = getattr(found, name)

@@ -238,7 +238,7 @@ def _settings(threads: int, precision: str, hint: str) -> Mapping[str, str]:
         "PERFORMANCE_HINT": hint,
         "INFERENCE_NUM_THREADS": str(threads),
         "INFERENCE_PRECISION_HINT": HINTS[precision],
-        # It would pin threads to the first cores, the same ones in every process.
+        # Pinning would put the threads of every process on the same first cores.
         "ENABLE_CPU_PINNING": "NO",
     }
 
@@ -312,7 +312,7 @@ _Types = Mapping[str, str]
 
 
 def newer_use(model: Model) -> str | None:
-    """The first node that OpenVINO would compute differently from its opset's definition, for users; None without."""
+    """The first node that OpenVINO would compute differently from its opset's definition, for users; None if none."""
     types = {name: spec.dtype for name, spec in model.graph.tensor.items()}
     types.update({name: array.dtype.name for name, array in model.weights.items()})
     for node in model.proto.graph.node:
@@ -334,4 +334,4 @@ _NEWER: Mapping[str, Callable[[onnx.NodeProto, _Types], bool]] = {
     "BitShift": _shifts_signed,  # opset 28: right shifts of negative numbers round down
     "SpaceToDepth": _reads_columns_first,  # opset 28: the attribute `mode`
 }
-"""Operators that OpenVINO 2026.4 computes differently from onnxruntime 1.32, without those that it refuses."""
+"""Operators that OpenVINO 2026.4 computes differently from onnxruntime 1.32, except those that it refuses."""

@@ -1,4 +1,4 @@
-"""Clusters similar models, as many as fit in memory (DPBat, algorithms 1 and 2)."""
+"""Clusters similar models that fit in memory together (DPBat, algorithms 1 and 2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def similar_clusters(similarity: Sequence[Sequence[float]], fits: Fits) -> Clust
 
     Each starts with the first remaining model and repeatedly adds the model most similar to any member that fits. A
     model that does not fit is skipped; the paper closes the cluster at the first such model, loses the last cluster,
-    and starts with a random model. A model that does not even fit alone is a cluster of its own. Complexity: O(models
+    and starts with a random model. A model that does not even fit alone is a separate cluster. Complexity: O(models
     squared), besides O(models) calls of `fits` for each cluster.
     """
     left = list(range(len(similarity)))

@@ -16,7 +16,7 @@ class BatchingCosts(Protocol):
     """Costs in microseconds; each depends on the number of models."""
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """Saving of one batched operator over these `count` in the best other way; negative if slower.
+        """Saving of one batched operator over the best other way to run these `count`; negative if slower.
 
         Joining inputs and splitting the result are not included.
 
@@ -56,7 +56,7 @@ class DerivedCosts:
     """Costs derived from others.
 
     Attributes:
-        at: computes a cost from the other cost as a function of the number of models, and that number.
+        at: computes a cost, given the other cost as a function of the number of models, and that number.
     """
 
     costs: BatchingCosts
@@ -76,7 +76,7 @@ class DerivedCosts:
 
 
 def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
-    """Costs that are requested for two and for `size` models, and linear in between."""
+    """Costs requested for two and for `size` models, with linear interpolation between them."""
 
     def at(price_us: Callable[[int], float], count: int) -> float:
         if count in (2, size):
@@ -90,6 +90,6 @@ def interpolated(costs: BatchingCosts, size: int) -> BatchingCosts:
 def spread(costs: BatchingCosts, size: int) -> BatchingCosts:
     """The costs for `size` models, spread evenly over all models after the first.
 
-    A match of two models that does not pay may pay once many more have joined.
+    A match that costs more than it saves for two models may pay once many more have joined.
     """
     return DerivedCosts(costs, lambda price_us, count: price_us(size) * ((count - 1) / (size - 1)))

@@ -1,8 +1,8 @@
 """A batching plan: groups of batched operators, and their value on the edges of the graph.
 
 The operands of a group at one port are *in place* if they are exactly the results of another group, of the same models
-in the same order, or one tensor that the group takes as it is. Otherwise they have to be joined; and a result that is
-read elsewhere, or that a model returns, has to be split. The paper's costs are of neighbours in a list.
+in the same order, or one tensor that the group takes unchanged. Otherwise they have to be joined. A result has to be
+split if another operator reads it or a model returns it. The paper's costs are those of neighbours in a list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iosched.scheduler.batching.costs import BatchingCosts
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Groups of two and more operators of an ensemble, by operator; every other operator runs on its own.
+    """Groups of two and more operators of an ensemble, by operator; every other operator runs alone.
 
     Facts about a group are cached by its first operator: groups must not change under a plan.
     """
@@ -91,10 +91,10 @@ class Plan:
         return self._parted[key]
 
     def _is_parted(self, group: Group, index: int) -> bool:
-        """Whether some reader of a result has it not in place, or a model returns it.
+        """Whether a result is not in place for one of its readers, or a model returns it.
 
-        A group with the output in place has one reader of each result. So no other reads it if all readers of the first
-        result have it in place, and each of the other results has as many readers.
+        A group with the output in place has one reader of each result. So all readers have it in place if those of the
+        first result do, and every other result has the same number of readers.
         """
         if len(group) < 2:
             return False

@@ -1,7 +1,7 @@
 """Plans which operators of several models are batched, by a policy.
 
 "dpbat" adds model by model, each matched with one in the plan (DPBat, algorithm 3). "greedy" does the same with equal
-gains. "fcfs" goes layer by layer from the inputs to the first layer that differs, as Retiarii's engine in NNI does
+gains. "fcfs" goes layer by layer from the inputs to the first layer that differs, like Retiarii's engine in NNI,
 according to DPBat.
 """
 
@@ -44,8 +44,8 @@ def folded(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
     operators are inserted between the positions of the matches before and after them, in its own topological order.
     Then every edge of the new member leads to a later position, and the line keeps its order. Operators that it shares
     with earlier members are in the line already, and their predecessors are shared too. An operator may therefore only
-    match after all shared operators that it, or one before it in its member's order, reads; unmatched operators are
-    inserted after them likewise.
+    match after all shared operators that it, or an earlier operator of its member, reads; unmatched operators are
+    inserted after them too.
     """
     similarity = similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
     prices = [costs, spread(costs, len(similarity))] if len(similarity) > 2 else [costs]
@@ -80,7 +80,7 @@ def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan,
 
 
 def _floors(ensemble: Ensemble, fresh: Sequence[str], position: dict[str, int]) -> list[int]:
-    """For each operator the last position in the line of what it, or one before it, reads; -1 without any."""
+    """For each operator, the last position in the line that it or an earlier one reads from; -1 without any."""
     before = ensemble.graph.predecessors
     lasts = (max((position[other] for other in before[name] if other in position), default=-1) for name in fresh)
     return [*accumulate(lasts, max)]
@@ -98,7 +98,7 @@ def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched
 
 
 def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
-    """All members but the first, the most similar to those before it next, with the one that it is most similar to."""
+    """All members but the first, each time the one most similar to an earlier member, with that member."""
     closest = dict.fromkeys(range(1, len(similarity)), 0)
     while closest:
         new = max(closest, key=lambda other: (similarity[other][closest[other]], -other))
@@ -111,7 +111,7 @@ def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:
 def pruned(plan: Plan) -> Plan:
     """The plan without groups that cost more than they save; a local optimum.
 
-    Single groups and connected chains of groups are tried until none is worth removing. Complexity: O(operators +
+    Single groups and connected chains of groups are removed until no removal saves time. Complexity: O(operators +
     edges) for each round, one more than the rounds with a removal.
     """
     while True:
@@ -129,7 +129,7 @@ def pruned(plan: Plan) -> Plan:
 
 def _chains(plan: Plan) -> list[list[Group]]:
     chains: dict[str, list[Group]] = {}
-    for group in plan.all_groups():  # each after those that feed it
+    for group in plan.all_groups():  # each after its feeders
         chain = chains[group[0]] = [group]
         for port in range(len(plan.ensemble.reads[group[0]])):
             feeder = plan.feeder(group, port)
@@ -141,7 +141,7 @@ def _chains(plan: Plan) -> list[list[Group]]:
 
 
 def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
-    """The plan that matches each member with the one before it, whatever its value.
+    """The plan that matches each member with the one before it, regardless of its value.
 
     Matched operators are equally deep, and edges lead from less deep to deeper operators, so there is no cycle.
     """

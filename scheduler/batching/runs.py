@@ -27,7 +27,7 @@ class Match:
     """The value, in microseconds, of operator i of the new model joining the group of operator j.
 
     Attributes:
-        gain: what the larger group saves over the smaller, minus the costs that do not depend on other matches.
+        gain: the saving of the larger group over the smaller, minus the costs that do not depend on other matches.
         starts: (back, price): paid if the match `back` positions before is not in the run.
         ends: for each output (price, readers); its readers are (ahead, price) positions later in the run. If one of
             them is not in the run, its price and that of the output are paid.
@@ -64,9 +64,9 @@ class Pairing:
     allowed: Callable[[int, int], bool] = lambda i, j: True
 
     def best(self) -> tuple[float, tuple[Pair, ...]]:
-        """The value of the best set of runs, and its matches; (0, ()) if no run is worth its price.
+        """The value of the best set of runs, and its matches; (0, ()) if no run saves more than it costs.
 
-        Row i of the table is the row before it, except for what the matches of operator i raise. Complexity: O(len(new)
+        Row i of the table is the row before it, raised by the matches of operator i. Complexity: O(len(new)
         * len(old) + the sum over all diagonals of matches of their lengths squared).
         """
         matches = dict(self._matches())
@@ -99,7 +99,7 @@ class Pairing:
 def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
     """The value of the run that ends with the match (i, j), for each possible length, from 1 on."""
     total, length = 0.0, 0
-    # By the number of positions before (i, j) at which a match stands: what is saved where it is in the run.
+    # Savings if the match this number of positions before (i, j) is in the run.
     waiting: dict[int, float] = {}
     while (match := matches.get((i - length, j - length))) is not None:
         total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
@@ -154,7 +154,7 @@ class _Maker:
         return Match(gain, tuple(starts), tuple(ends))
 
     def _start(self, x: str, v: str, group: Group, larger: Group, port: int) -> tuple[int, float]:
-        """Number of positions back to the match that brings the operands of a port in place, else 0; and the price
+        """Number of positions back to the match that puts the operands of a port in place, else 0; and the price
         without it.
         """
         plan = self.plan
@@ -181,7 +181,7 @@ class _Maker:
         return back if is_aligned and len(self.plan.group(other[0])) == size else 0
 
     def _readers(self, x: str, v: str, group: Group, index: int) -> Iterator[tuple[float, float]]:
-        """For every reader of an output the positions ahead to its match, and the price of its group without it."""
+        """For each reader of an output, the number of positions to its match, and the price of its group without it."""
         plan, ensemble = self.plan, self.plan.ensemble
         ours, theirs = (ensemble.graph.by_name[name].outputs[index] for name in (x, v))
         if not ensemble.returned.isdisjoint((ours, theirs)):

@@ -88,7 +88,7 @@ class RayTransport:
 
     @property
     def pid(self) -> int:
-        """The process ID of the supervisor, which leads the session of the child and of what that starts."""
+        """The process ID of the supervisor, which leads the session of the child and its descendants."""
         return self._child.pid
 
     def send(self, command: Command) -> None:

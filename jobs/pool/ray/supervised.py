@@ -1,4 +1,4 @@
-"""Runs the child process that calls Ray, then ends what it has started and removes its folder.
+"""Runs the child process that calls Ray, then ends its descendants and removes its folder.
 
 python -m iosched.jobs.pool.ray.supervised PARENT FOLDER
 """

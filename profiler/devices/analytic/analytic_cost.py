@@ -43,10 +43,10 @@ class AnalyticCost:
         forks + max(busy of all groups, issue of all kernels, path of g + interference * (busy of the others + spill))
 
     for the group g that maximizes it. A group's path is the sum of its operators' latencies alone, its busy time is
-    that of the same work on a fully used GPU, and spill is the time lost because the groups exceed the L2 cache
-    together. The lower bound of a concurrent stage is its latency. In a stage of lanes, the path is instead the one
-    through operators that wait for each other, with a fork for each wait for another lane, and everything that is not
-    on it interferes.
+    that of the same work on a fully used GPU, and spill is the time lost because the groups together exceed the L2
+    cache. The lower bound of a concurrent stage is its latency. In a stage of lanes, the path is instead the one
+    through operators that wait for each other, with a fork for each wait for another lane, and all other operators
+    interfere.
 
     Args:
         precision: "tf32" and "fp16" use tensor cores if the GPU has them; "fp16" halves the bytes of float32 values.
@@ -208,7 +208,7 @@ class AnalyticCost:
         return [*ends[:_GROUPS], path_us + self.modelled.launches.interference * (ends[_BUSY] + spill_us)]
 
     def _longest_path(self, stage: Stage) -> tuple[float, tuple[str, ...]]:
-        """The operators that wait for each other the longest, and for how long, less their own interference."""
+        """The latency of the longest path, without the interference of its own operators, and these operators."""
         launches = self.modelled.launches
         lane_of = {name: lane for lane, group in enumerate(stage.groups) for name in group}
         before = {after: name for group in stage.groups for name, after in pairwise(group)}
@@ -231,7 +231,7 @@ class AnalyticCost:
         return longest_us, tuple(reversed(path))
 
     def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
-        """End times of work that fills the GPU, of the issue of all kernels, and of each group; the last one counts."""
+        """End times of work that fills the GPU, of the issue of all kernels, and of each group; the latest counts."""
         launches = self.modelled.launches
         busy = _added(group.busy_us for group in groups)
         spill = spilling * _added(group.spill_us for group in groups)

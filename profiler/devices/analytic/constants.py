@@ -31,7 +31,7 @@ class KernelConstants:
         start_us: microseconds for each kernel of an operator, without the host's launch.
         fma_pj, load_pj: picojoules of an fp32 operation, and of a byte that a tile loads.
         convolution_energy: energy of an operation of an implicit matrix product over `fma_pj`.
-        tensor_fma, tensor_edge: as `fma` and `edge` for tensor cores, in cycles of as many multiply-adds.
+        tensor_fma, tensor_edge: as `fma` and `edge` for tensor cores, in cycles of the same number of multiply-adds.
         tensor_energy: energy of an operation of the tensor cores over `fma_pj`.
     """
 
@@ -64,7 +64,7 @@ CONVOLUTION_TILES: tuple[Tile, ...] = ((128, 128), (64, 128), (32, 128))
 
 
 def tiles_of(use: Use | None, capability: float) -> tuple[Tile, ...]:
-    """The possible tiles of a product. For some generations, the kernels of cuBLAS 12 for a use have one size."""
+    """The possible tiles of a product; on some GPU generations, cuBLAS 12 has tiles of one size for a use."""
     if capability >= _AMPERE and use in ("batched", "winograd"):
         return tuple(tile for tile in TILES if prod(tile) == 128 * 128)
     if _PASCAL <= capability < _VOLTA and use in ("linear", "batched"):

@@ -47,7 +47,7 @@ class SimulatedGpu:
 
     Attributes:
         remarks: why an attached GPU of this name cannot be used, if there is one.
-        find_imported: finds what the profile database has of such a GPU on another machine.
+        find_imported: finds measurements of such a GPU on another machine in the profile database.
     """
 
     gpu: GpuSpec
@@ -179,7 +179,7 @@ class OpenOnSimulatedGpu:
 def _effort(gap_percent: float | None) -> Effort:
     """Searches to the proof, or to the requested gap; by default a long search may leave 1 %."""
     if gap_percent is None:
-        return Effort(long_after=_LONG_SEARCH, long_tolerance=0.01)  # the model itself is known to some 10 %
+        return Effort(long_after=_LONG_SEARCH, long_tolerance=0.01)  # the model's own error is about 10 %
     return Effort(tolerance=gap_percent / 100)
 
 
@@ -189,7 +189,7 @@ def _spec(text: str) -> GpuSpec | None:
 
 def _device(text: str) -> SimulatedGpu:
     gpu = _spec(text)
-    assert gpu is not None  # `KIND.claims` was asked before
+    assert gpu is not None  # `KIND.claims` is checked before
     return SimulatedGpu(gpu)
 
 
@@ -202,7 +202,7 @@ def _made(document: ScheduleDocument) -> tuple[ProfiledDevice, OpenSettings] | N
         raise DeviceError(
             f"the schedule was made for {document.device_name}, whose specification this version does not have"
         )
-    # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
+    # Old files name tf32 for GPUs without it; these schedules were computed in float32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
     precision = DEFAULT_PRECISION if is_unknown else document.precision
     return SimulatedGpu(gpu), OpenSettings(precision=precision, launch=launch)

@@ -86,7 +86,7 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
         convolution = tuple(_convolution(graph, operator)) or (_by_size(graph, operator),)
         return (*_sums(graph, operator), *convolution)
     if operator.type == "Concat":
-        # The published runtime copied what it concatenates; of one value there is nothing to copy.
+        # The published runtime copied the operands of a Concat, unless there was only one.
         copy = () if len(operator.integers("terms")) == 1 else (Stream(2 * _nbytes(graph, operator.name)),)
         return (*_sums(graph, operator), *copy)
     if operator.type in _NO_KERNEL:

@@ -22,8 +22,8 @@ from iosched.scheduler.unit_graph import UnitGraph
 class ScaledCost:
     """Imported latencies of stages, and scaled latencies of the analytic model for the others.
 
-    An unmeasured stage is scaled as its operators are, added up: an operator measured alone by its own factor, any
-    other by `scaling`. Interference between operators is the model's own, unscaled.
+    An unmeasured stage is scaled like the sum of its operators. An operator measured alone has its own factor, any
+    other that of `scaling`. The model's interference between operators is not scaled.
     """
 
     analytic: AnalyticCost

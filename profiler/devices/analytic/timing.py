@@ -30,7 +30,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 _ISSUED = 128  # lanes: four warps a cycle. Kepler's SMs have more, for a second instruction of the same warp
 _FIRST_WINOGRAD, _VOLTA, _HOPPER = 5.0, 7.0, 9.0  # compute capabilities
-_CHANNELS = 8  # that tensor cores take at once; kernels without them read as many with a load or two
+_CHANNELS = 8  # that tensor cores take at once; other kernels read 8 with one or two loads
 _ACCUMULATORS = 2**15  # results that the blocks on an SM hold at once: half of its registers
 _PAGE_NBYTES = 2**21
 _MOST_OF_A_PAGE = 1 / 8  # longer rows were not measured
@@ -49,7 +49,7 @@ class Timing(NamedTuple):
 
 
 class _Spent(NamedTuple):
-    """Microseconds alone, on a fully used GPU, and of its energy at the power limit."""
+    """Microseconds of a kernel alone, on a fully used GPU, and of its energy at the power limit."""
 
     alone_us: float
     busy_us: float
@@ -144,7 +144,7 @@ class KernelTimer:
         return self._tiled(self._problem(product), code, self._besides(kernels=2 if self._capability < _HOPPER else 1))
 
     def _on_tensor_cores(self, product: Product) -> Iterator[_Spent]:
-        """Either kind on tensor cores, which take channels in eights; a copy pads others."""
+        """Either kind on tensor cores, which need multiples of eight channels; a copy pads other numbers."""
         c, taps = self.constants, product.window.taps if product.window else 1
         problem = self._problem(product)
         channels = max(problem.inner // taps, 1)
@@ -259,7 +259,7 @@ class KernelTimer:
         return rows * of_a_page * self.constants.page_cycles
 
     def _powered_us(self, energy_pj: float) -> float:
-        """Time that energy lasts at the power limit; it is that of a 12 nm chip, and grows with the process."""
+        """Time to spend this energy at the power limit. It is that of a 12 nm chip, and grows with the process size."""
         return energy_pj * 1e-6 * (self.gpu.process_nm / 12) / self.gpu.power_watts
 
     @cached_property

@@ -1,8 +1,8 @@
 """Intervals of the analytic model's latencies, and of the ratio of two schedules.
 
 The logarithm of a part's measured over its computed time is the sum of two errors: one shared by all parts of a kind on
-a GPU, and one of its own. In a long sum own errors average out, shared ones do not. In the ratio of two sums on the
-same GPU, common parts cancel.
+a GPU, and a separate one. In a long sum, separate errors average out, and shared ones do not. In the ratio of two sums
+on the same GPU, common parts cancel.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """Standard deviations of the logarithm of measured over predicted times: shared by a kind on a GPU, and each part's
-    own.
+    """Standard deviations of the logarithm of measured over predicted times: shared by a kind on a GPU, and separate
+    for each part (`own`).
     """
 
     shared: float
@@ -103,11 +103,11 @@ class Spreads:
     Attributes:
         short: of kernels below `SHORT_US`, by kind.
         short_by_networks: the shared part of `short` on the GPU that the constants of stages were fitted to.
-        seen: of longer kernels by kind, on GPUs whose kernels were fitted to.
+        seen: of longer kernels by kind, on GPUs whose kernels the model was fitted to.
         specified: the same on GPUs known by specification only.
         tensor_cores: factor on tensor cores, which were measured on one GPU.
         launches: of all launches and forks together, by launch.
-        side_by_side: the own part of stages of several groups.
+        side_by_side: `own` of stages of several groups.
         gains: of the logarithm of the speedup of such stages over their groups one after another, all together.
     """
 

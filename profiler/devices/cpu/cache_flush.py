@@ -1,11 +1,11 @@
 """Bytes that flush the caches before each run of a stage, so that it finds them as within the whole model.
 
-If exactly as many bytes were flushed as the model has weights, models of any two sizes would share no latency. On two
-cores with 2 MiB of cache each, sums of stages change by at most 6 % below half of these 4 MiB. From there to twice the
-4 MiB, where no weight stays, they rise by 4 to 38 %, and from 8 to 16 MiB and more by up to 66 % again, though whole
-models take no longer: even a stage that computes next to nothing takes 1.8 us after 2 MiB, 3.1 us after 8 and 4.1 us
-after 32, since its code is evicted too. So there are many steps only at the edge of these caches
-(benchmarks/sweeps.py on an Intel Xeon, results/sweeps.json of commit fa5da747).
+If exactly the size of the model's weights were flushed, models of different sizes would share no latency. On two cores
+with 2 MiB of cache each, sums of stages change by at most 6 % below half of these 4 MiB. From there to twice the 4 MiB,
+where no weights remain cached, they rise by 4 to 38 %, and from 8 to 16 MiB and more by up to 66 % again, though whole
+models take no longer: even a stage with hardly any work takes 1.8 us after 2 MiB, 3.1 us after 8 and 4.1 us after 32,
+since its code is evicted too. So steps are fine only around the size of these caches (benchmarks/sweeps.py on an Intel
+Xeon, results/sweeps.json of commit fa5da747).
 """
 
 from __future__ import annotations

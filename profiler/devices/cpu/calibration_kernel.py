@@ -2,8 +2,8 @@
 
 Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes, which
 is less than a search takes. The kernel's latency just before and after a batch of runs gives the speed at that time
-(variation with and without it: benchmarks/yardstick.py). It is short, since a preempted run of milliseconds would look
-like a slower machine.
+(variation with and without it: benchmarks/yardstick.py). It is short, since preemption during a kernel of milliseconds
+would look like a slower machine.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def compile_calibration_kernel(backend: CpuBackend) -> CompiledStage:
 def measure_reference(kernel: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
     """Measures the kernel's reference latency, in groups of runs over a second and more.
 
-    All groups count, as all runs of a whole model do: of the faster half alone, sums of stages were too low.
+    All groups count, as do all runs of a whole model: with the faster half alone, sums of stages were too low.
     """
     medians = []
     for _ in range(REFERENCE_GROUPS):

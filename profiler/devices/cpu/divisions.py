@@ -1,4 +1,4 @@
-"""Chooses the lanes of a stage's groups: which divisions are worth measuring, and which is fastest."""
+"""Chooses the lanes of a stage's groups: the likely divisions to measure, and the fastest of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GroupTime:
 
 
 def makespan_us(times: Sequence[GroupTime], groups: Lanes) -> float:
-    """When the busiest lane is done, if no lane waits."""
+    """The end time of the busiest lane, if no lane waits."""
     busy: dict[int, float] = {}
     for time, own in zip(times, groups, strict=True):
         for lane in own:
@@ -61,14 +61,14 @@ def makespan_us(times: Sequence[GroupTime], groups: Lanes) -> float:
 def likely_divisions(
     times: Sequence[GroupTime], lanes: int, guessed: Lanes, in_a_cache: int = 0
 ) -> tuple[tuple[Division, float], ...]:
-    """The divisions that should beat the default one, with their expected ratio to it; the least first.
+    """The divisions that should beat the default one, with their expected ratio to its latency, the lowest first.
 
-    Groups form two or more bundles, each one after another on lanes of its own; lanes are dealt so that the slowest
-    bundle is fastest, or so but for one lane. With at least as many groups as lanes, every group runs on one lane: so
-    it is bounded (`scheduler.cost.OperatorBounds`), and what more lanes would bring, two stages bring too. Up to six
-    groups are bundled in every way, more by Graham's LPT for each number of bundles. Nothing is found if less than
-    `LEAST_GAIN` can be gained. Of divisions that differ only in groups of equal times, one is found. Complexity: O(B(n)
-    n^3) for n <= 6 groups, with Bell numbers B(6) = 203; O(n^3 lanes) for more.
+    Groups form two or more bundles. Each bundle runs its groups in order on separate lanes. Lanes are distributed to
+    speed up the slowest bundle, with variants that move one lane. If there are at least as many groups as lanes, every
+    group runs on one lane, as its bound assumes (`scheduler.cost.OperatorBounds`); more lanes would gain nothing that
+    two stages do not. Up to six groups are bundled in every way, more by Graham's LPT for each number of bundles. The
+    result is empty if the gain must be below `LEAST_GAIN`. Of divisions that differ only in groups of equal times, one
+    is returned. Complexity: O(B(n) n^3) for n <= 6 groups, with Bell numbers B(6) = 203; O(n^3 lanes) for more.
     """
     expected_us = makespan_us(times, guessed)
     if len(times) < 2 or lanes < 2 or expected_us * (1 - LEAST_GAIN) <= _least_us(times, lanes):
@@ -115,9 +115,9 @@ def _partitions(count: int, most: int) -> Iterator[list[list[int]]]:
 
 
 def _dealt(times: Sequence[GroupTime], lanes: int) -> Iterator[list[int]]:
-    """Number of lanes of each bundle: one each, further ones for the slowest as long as they help.
+    """Numbers of lanes of the bundles: one each, and further lanes for the slowest bundle as long as they help.
 
-    Then the same with one lane moved from any bundle to any other. Some lanes may be left.
+    Then the same with one lane moved from any bundle to any other. Some lanes may stay unused.
     """
     counts = [1] * len(times)
     for _ in range(lanes - len(times)):
@@ -149,7 +149,7 @@ def _alike(times: Sequence[GroupTime], groups: Lanes) -> tuple[object, ...]:
 Look = Callable[[Stage, float], Measurement | None]
 """The latency of a stage with its division, exact only up to a limit; None if unknown and not to be measured."""
 
-_DOUBT = 0.9  # over another one, a division may take so much less than what its operators take alone lets expect
+_DOUBT = 0.9  # a division's latency may be this factor of the expected one
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,11 +165,11 @@ class DivisionChoice:
     def best(self, stage: Stage, look: Look, worse_than_us: float = math.inf) -> tuple[Stage, Measurement]:
         """The stage with its fastest division, and its latency.
 
-        Another division than the default is chosen only if their intervals are disjoint, so that the least of several
-        noisy latencies is not taken for the stage's. With interference, no other is tried.
+        A division other than the default is chosen only if their intervals are disjoint: the minimum of several noisy
+        latencies would be too low. With interference, no other division is tried.
 
         Args:
-            stage: keeps a division; without one, it stands for the default one.
+            stage: a given division is kept; without one, the stage means the default division.
             worse_than_us: a latency above which the exact value does not matter.
         """
         chosen, found = stage, look(stage, worse_than_us)

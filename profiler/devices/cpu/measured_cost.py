@@ -63,8 +63,8 @@ class CpuStageCost(CountingStages):
     """The cost model of one model on this CPU.
 
     A stage is measured once for each signature, unless the database has it. It is measured as within the model: its
-    weights have not been used since the last run, and what no stage before it has read of its inputs
-    (`runtime/cpu/handovers.py`) was just written by the cores that share the work. Latencies are corrected for the
+    weights were last used in the previous run, and the parts of its inputs that no earlier stage has read
+    (`runtime/cpu/handovers.py`) were just written by the cores that share the work. Latencies are corrected for the
     machine's speed (`calibration_kernel.py`).
 
     Attributes:
@@ -184,7 +184,7 @@ class CpuStageCost(CountingStages):
     def idle_share(self, stage: Stage) -> float | None:
         """The idle share of the lanes' time while the stage runs; None if unknown. Measures nothing.
 
-        A unit keeps every lane busy that its kernels are split over, for its latency alone on that number of lanes.
+        A unit keeps the lanes that its kernels are split over busy for its latency alone on that number of lanes.
         """
         if stage.strategy is not Strategy.CONCURRENT:
             return None
@@ -289,7 +289,7 @@ class CpuStageCost(CountingStages):
     def _amid(self, compiled: CompiledStage) -> RunBatch:
 
         def run(count: int) -> Sequence[float]:
-            # One more, which finds the caches full of what the calibration kernel read and takes up to twice as long.
+            # The first run, dropped, finds the calibration kernel's data in the caches and takes up to twice as long.
             return compiled.time(1 + count, flush_nbytes=self.flushed_nbytes)[1:]
 
         return run
@@ -323,9 +323,7 @@ class CpuStageCost(CountingStages):
         return stored.median_us
 
     def slowness(self) -> float | None:
-        """The machine's present slowness against the reference speed; None without a reference, which is not measured
-        here.
-        """
+        """The machine's present slowness relative to the reference speed; None without a stored reference."""
         reference = self.database.calibration(self.device)
         return None if reference is None else slowness_now(self._calibration.time, reference.median_us)
 
@@ -418,8 +416,8 @@ def interleaved_segments(
 
     A stage's latency is measured minutes apart from others and without its neighbours, which suffices for a search but
     not to compare two schedules: a machine drifts by more than they differ. Here the stages of each segment run as one
-    plan, A B A B, with flushed caches before each run. The samples compare with each other (`interleave.compare`), and
-    with nothing else.
+    plan, A B A B, with flushed caches before each run. The samples are comparable only with each other
+    (`interleave.compare`).
     """
     compiled: dict[str, CompiledStage] = {}
     try:

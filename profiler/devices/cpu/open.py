@@ -105,7 +105,7 @@ class OpenOnCpu:
 
     @property
     def details(self) -> CostDetails:
-        """Throughputs without a peak, which is unknown; idle shares by the database."""
+        """Throughputs without a peak, which is unknown, and idle shares from the database."""
         return CostDetails(Throughputs(self.graph), self.cost.idle_share)
 
     @property
@@ -129,9 +129,9 @@ class OpenOnCpu:
 
     @cached_property
     def baselines(self) -> Baselines:
-        """Baselines on the cores that they may use: they spin, and with more threads they are much slower.
+        """Baselines with at most one thread per usable core: they spin, and more threads make them much slower.
 
-        OpenVINO is the only way in a precision that onnxruntime's kernels do not have.
+        OpenVINO is the only way to run a precision that onnxruntime's kernels do not support.
         """
         cores = min(self.most or self._backend.lanes, cpu_count())
         plain, openvino = OnnxruntimeBaseline(self.model, cores), OpenvinoBaseline(self.model, cores, self.precision)
@@ -216,7 +216,7 @@ class OpenOnCpu:
                 yield f"{what}: onnxruntime fuses them on this CPU."
 
     def close(self) -> None:
-        """Stops the worker threads, unless another open model lent them."""
+        """Stops the worker threads, unless they belong to another open model."""
         if "teams" in vars(self):
             self.teams.close()
         self._backend.close()

@@ -52,7 +52,7 @@ class AttachedGpu:
         """A backend that runs `model` on this GPU.
 
         Args:
-            plans: known cuDNN plans, which also stores chosen ones; by default plans are timed and forgotten.
+            plans: known cuDNN plans, where chosen ones are stored; by default, plans are timed and not stored.
             layout: of images; by default the best for the precision and the GPU.
 
         Raises:
@@ -80,7 +80,7 @@ class AttachedGpu:
     def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:
         """The cuDNN plans that a schedule names; none if it was made on another GPU.
 
-        Another version of cuDNN may lack some of them; the backend's `notes` then say so.
+        If another version of cuDNN does not have some of them, the backend's `notes` report it.
         """
         plans = None if document is None else document.runtime.get("cudnn_plans")
         if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
@@ -93,7 +93,7 @@ class AttachedGpu:
 
     @cached_property
     def _lanes(self) -> Lanes:
-        """Streams shared by all backends, and with them cuDNN's handles, which take GPU memory."""
+        """Streams shared by all backends, so that these share cuDNN's handles, which take GPU memory."""
         return Lanes(self.driver)
 
     @cached_property

@@ -29,7 +29,7 @@ from iosched.runtime.session import load_onnxruntime
 
 
 def cuda_facts() -> DeviceFacts:
-    """Facts about this machine's GPUs and about what is missing for using them."""
+    """Facts about this machine's GPUs, and about the packages that are missing to use them."""
     seen = query_driver()
     names = [gpu.name for gpu in seen.gpus] or gpu_names()
     known = seen if seen.gpus else _by_name(names)
@@ -62,7 +62,7 @@ def cuda_facts() -> DeviceFacts:
 
 
 def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str], found: GpuProbe) -> Iterator[Finding]:
-    """Problems of attached GPUs. A GPU without any package is only a remark: its CPU may be all that is wanted."""
+    """Problems of attached GPUs. A GPU without any package is only a remark: the user may want only the CPU."""
     if not names:
         return
     where = ", ".join(names)
@@ -79,7 +79,7 @@ def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str],
 
 
 def _by_name(names: Sequence[str]) -> DriverInfo:
-    """Facts that a new driver's library would report of these GPUs, without those that have no specification."""
+    """Facts that a new driver's library would report about these GPUs, except those without a specification."""
     specs = [(name, spec_of(name)) for name in names]
     gpus = (DriverGpu(name, spec.capability) for name, spec in specs if spec is not None)
     return DriverInfo(1000 * EXTRAS[0].cuda, tuple(gpus))
@@ -91,9 +91,9 @@ def missing_packages(extra: Extra) -> list[str]:
 
 
 def extra_here(seen: DriverInfo) -> Extra | None:
-    """The extra for this machine: one that is installed, if none runs on more of its GPUs.
+    """The extra for this machine: an installed one, unless the best one supports more of its GPUs.
 
-    If the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
+    If the driver is too old for all extras, the one for a new driver; None if no extra has code for the GPUs.
     """
     driver = seen.cuda if extra_for(seen.cuda, seen.capabilities) else max(seen.cuda, 1000 * EXTRAS[0].cuda)
     best = extra_for(driver, seen.capabilities) if seen.gpus else EXTRAS[0]
@@ -108,7 +108,7 @@ def _of_driver(seen: DriverInfo) -> list[str]:
 
 
 def _reason(extra: Extra, seen: DriverInfo) -> str:
-    """Why it is not the newest one."""
+    """Why this extra is not the newest one; empty if it is."""
     newest = EXTRAS[0]
     old = [gpu for gpu in seen.gpus if gpu.capability < newest.least_capability]
     if extra is newest or not seen.gpus:
@@ -122,7 +122,7 @@ def _reason(extra: Extra, seen: DriverInfo) -> str:
 
 
 def _unservable(seen: DriverInfo) -> list[str]:
-    """Why no extra runs on a GPU, for each of them."""
+    """For each GPU that no extra supports, the reason."""
     return [
         f"{gpu.name}: {way_to_run(seen.cuda, gpu.capability)}"
         for gpu in seen.gpus
@@ -144,7 +144,7 @@ def _names_from_files() -> list[str]:
 
 
 def _names_from_tool() -> list[str]:
-    """Names of the GPUs in a container, which lacks the driver's files."""
+    """Names of the GPUs in a container, where the driver's files are missing."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []

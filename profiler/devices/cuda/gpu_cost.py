@@ -39,7 +39,7 @@ class CudaStageCost(CountingStages):
         clock: reads the clock of the GPU after every measurement.
         resume: whether latencies of the database are used, see `StageMemory`.
         suggest: returns stages that are likely good.
-        dropped: the reasons of stages that failed to run, which count as infinitely slow.
+        dropped: by operators, why a stage failed to run; such stages count as infinitely slow.
     """
 
     backend: CudaBackend
@@ -152,7 +152,7 @@ class CudaStageCost(CountingStages):
             return run(executor)
 
     def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
-        """Measures the stage; a failing one is no candidate, unless it is a single operator."""
+        """Measures the stage; a failed one is dropped, and a failed single operator raises."""
         try:
             return with_clock(measured(), self.clock)
         except (DeviceError, ExecutionError) as error:
@@ -204,7 +204,7 @@ Timed = Callable[[int], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best plans of a stage by key, as far as they are not those fastest alone; `time` runs the stage."""
+    """The best plans of a stage by key, except those that are also fastest alone; `time` runs the stage."""
 
     names: CudnnPlanNames
     time: Timed
@@ -219,8 +219,8 @@ def copies_of(executor: CudaExecutor) -> int:
 def tune(executor: CudaExecutor) -> Tuned:
     """Tries other plans one at a time, and keeps those that make the stage faster (coordinate descent).
 
-    The second best plans alone are tried first, those of the slowest kernels before others, each interleaved with the
-    best choice so far. There are at most `MOST_TRIED` comparisons of `ROUNDS` graphs with `copies_of` runs. The
+    The plans that are second best alone come first, those of the slowest kernels before others, each interleaved with
+    the best choice so far. There are at most `MOST_TRIED` comparisons of `ROUNDS` graphs with `copies_of` runs. The
     executor keeps the last tried plan.
 
     Raises:

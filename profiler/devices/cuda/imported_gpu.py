@@ -66,13 +66,13 @@ class _Known:
 
 
 def imported_profile(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> ImportedProfile:
-    """The stages of `model` that the database has of a GPU of the table, by its key.
+    """The stages of `model` that were measured on the GPU with this key, from the database.
 
     Stages are found by the signatures of such a GPU's runtime, for which the model is lowered with the choices of
-    kernels in the database. Drivers and libraries are never mixed: of several the one with most operators of this model
-    is taken, of equals the latest. Stages of another precision, card or lowering are skipped, and
-    `ImportedProfile.passed_over` says so. Nothing is written. Complexity: a lowering of the model, and a pass over the
-    stages in the database, for each of the eight latest versions.
+    kernels in the database. Drivers and libraries are never mixed: the version with the most operators of this model is
+    used, the latest of equal ones. Stages of another precision, card or lowering are skipped, see
+    `ImportedProfile.passed_over`. Nothing is written. Complexity: a lowering of the model, and a pass over the stages
+    in the database, for each of the eight latest versions.
     """
     spec = gpu_named(gpu)
     if spec is None or not is_supported(model):
@@ -94,13 +94,13 @@ def _known(database: ProfileDatabase) -> Iterator[_Known]:
         try:
             fields = msgspec.json.decode(device.device, type=_Fields)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            continue  # the key of another kind of device, of an earlier iosched, or of a stranger
+            continue  # the key of another kind of device, an earlier iosched, or another program
         if fields.kind == "cuda":
             yield _Known(device.device, fields, device.newest)
 
 
 def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> str | None:
-    """Why the stages of that GPU are skipped; None if nobody would expect them."""
+    """Why the stages of that GPU are skipped; None if the user would not expect them to be used."""
     card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
     if card is None:
         other = spec_of(known.fields.name) == wanted
@@ -120,7 +120,7 @@ def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: 
     network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
     latency_us = database.stage_medians(known.key)
     for signature in map(network.signature, _alone(model)):
-        if latency_us.get(signature) == math.inf:  # no runtime says so: without its operators a model cannot run
+        if latency_us.get(signature) == math.inf:  # invalid: runtimes raise if a single operator fails
             del latency_us[signature]
     return ImportedStages(known.text, latency_us, network.signature, network.operator_key)
 

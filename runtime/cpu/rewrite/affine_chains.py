@@ -56,7 +56,7 @@ def _constants(graph: EditableGraph, node: NodeProto) -> list[np.ndarray]:
 
 
 def _scales_last_axis(graph: EditableGraph, node: NodeProto) -> bool:
-    """Whether a node with one reader combines an image with a constant that is equal for all rows and columns."""
+    """Whether a node with one reader combines an image with a constant that is the same for all rows and columns."""
     if not is_standard(node, "Add", "Sub", "Mul", "Div") or graph.uses(node.output[0]) > 1:
         return False
     constants = _constants(graph, node)

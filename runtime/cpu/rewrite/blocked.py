@@ -34,10 +34,10 @@ _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePoo
 
 
 def keep_blocked(graph: EditableGraph, block: int) -> None:
-    """Remove as many layout conversions from an optimized graph as the rules of this file allow.
+    """Remove the layout conversions from an optimized graph that the rules of this file make unnecessary.
 
-    Results are equal up to the order of summation. O(nodes + edges), repeated for sequences of operators that are
-    better left in the plain layout.
+    Results are equal up to the order of summation. O(nodes + edges), repeated for sequences of operators that gain
+    nothing from the blocked layout.
 
     Args:
         block: channels in a block.
@@ -63,7 +63,7 @@ class _BlockedGraph:
 
     Attributes:
         block: channels in a block.
-        blocked: for tensors in the plain layout, their counterpart in the blocked one.
+        blocked: by tensor in the plain layout, its counterpart in the blocked one.
         changed: for each rewritten tensor, its original node and the nodes that replace it.
         written: the nodes that replace the current one.
     """
@@ -160,7 +160,7 @@ class _BlockedGraph:
         self.emit(make_node("Reshape", [inner, shape], [result]), result, width)
 
     def activate(self, node: NodeProto) -> bool:
-        """Fuse the activation `node` into a convolution of this rewrite, if it has none and no other readers."""
+        """Fuse the activation `node` into a convolution of this rewrite that has no activation and no other reader."""
         source = node.input[0]
         made = self.graph.producer(self.blocked.get(source, ""))
         if made is None or source not in self.changed or made.op_type != "Conv" or text(made, "activation"):
@@ -176,7 +176,7 @@ class _BlockedGraph:
     def undo_idle(self) -> bool:
         """Restore nodes whose rewrite gains nothing; returns whether there were any.
 
-        Nothing reads their result in blocks, and all their operands are converted anyway.
+        No node reads their results in blocks, and all their operands are converted anyway.
         """
         idle: set[str] = set()
         for name in self.changed:
@@ -193,7 +193,7 @@ class _BlockedGraph:
         return [reader for reader in readers if self.graph.uses(reader)]
 
     def _idle_from(self, name: str) -> set[str]:
-        """The rewritten nodes that compute `name` from tensors available in the plain layout; empty if not all are."""
+        """The rewritten nodes that compute `name` from plain tensors that exist anyway; empty if one does not."""
         before, _ = self.changed[name]
         images = [image for image in before.input if image in self.blocked and prod(self.shape(image)[2:]) > 1]
         # Converting one number for each channel is free.
@@ -209,7 +209,7 @@ class _BlockedGraph:
 
 
 _Rule = Callable[[_BlockedGraph, NodeProto], bool]
-"""Writes a copied node in the blocked layout; returns False, without writing, if impossible."""
+"""Rewrites a copied node in the blocked layout; returns False, without writing, if impossible."""
 
 
 # --- the rules ----------------------------------------------------------------------------------------------------

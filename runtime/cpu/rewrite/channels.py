@@ -30,18 +30,18 @@ _ALL_OPERANDS = _ELEMENTWISE | {"Concat"}
 
 
 class Role(Enum):
-    """A node's effect on channels. A node without a role needs the model's tensors as operands."""
+    """A node's effect on channels. A node without a role needs unpadded operands."""
 
     DENSE = auto()
     """A convolution over all channels: reads any map and may write any."""
     CHANNELWISE = auto()
     """Computes each channel from the same channel of its operands; zeros give zeros, or can be made to."""
     CONCAT = auto()
-    """Puts the channels of several operands one after another."""
+    """Concatenates the channels of several operands."""
 
 
 Roles = dict[str, Role]
-"""Roles of nodes by name, which is that of their result; in topological order."""
+"""Roles of nodes by the name of their result; in topological order."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def padded_channels(graph: EditableGraph, block: int, max_growth: float) -> tupl
     maps = _channel_maps(graph, roles, block)
     if not maps or _flops(graph, roles, maps, block) > max_growth * _flops(graph, roles, {}, block):
         return {}, {}
-    # If Concat nodes disagree about the map of their sum, it has none, and each needs its operands' real channels.
+    # If Concat nodes disagree about the map of their sum, the sum has none, and each needs unpadded operands.
     return {name: role for name, role in roles.items() if role is not Role.CONCAT or name in maps}, maps
 
 
@@ -216,7 +216,7 @@ _RULES: Mapping[str, Callable[[EditableGraph, NodeProto], bool]] = {
 
 
 def _is_worth_joining(graph: EditableGraph, node: NodeProto, roles: Roles, block: int) -> bool:
-    """Whether every operand of a Concat can consist of whole blocks, and a node reads the padded result."""
+    """Whether every operand of a Concat can have whole blocks, and some node reads the padded result."""
     if not all(name in roles or graph.shape(name)[1] % block == 0 for name in node.input):
         return False
     return any(_own_role(graph, reader) is not None for reader in graph.consumers(node.output[0]))
@@ -227,7 +227,7 @@ def _channel_maps(graph: EditableGraph, roles: Roles, block: int) -> Maps:
 
     Tensors that must share a map form a class. Classes with results of depthwise convolutions or operands of a
     Concat are padded to whole blocks; onnxruntime pads the others itself. A Concat's map follows from its operands.
-    It has more channels than each of them, so in the order of channels the operands' maps are known first.
+    It has more channels than any of them, so sorting by channels finds the operands' maps first.
     """
     wanted = _unaligned_kernels(graph, roles)
     concats = {node.output[0]: node for node, role in with_roles(graph, roles) if role is Role.CONCAT}

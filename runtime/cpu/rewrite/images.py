@@ -1,4 +1,4 @@
-"""Which tensors are images, (N, C, H, W), and which rows and columns Pad and Slice nodes add or select."""
+"""Recognizes images, (N, C, H, W), and the rows and columns that Pad and Slice nodes add or select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposes constant matrices that a single row is multiplied by, so that the product can be divided among cores."""
+"""Transposes constant matrices that multiply a single row, so that the product can be divided among cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTIONAL_BIAS_OPSET = 11  # of Gemm
 
 
 def transpose_row_weights(graph: EditableGraph) -> None:
-    """Transpose every matrix that one row is multiplied by; O(nodes + weights of such products).
+    """Transpose every constant matrix that multiplies one row; O(nodes + weights of such products).
 
     A slice of the row's results is then a contiguous slice of rows of the matrix.
     """

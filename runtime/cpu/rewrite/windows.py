@@ -19,7 +19,7 @@ from iosched.runtime.cpu.rewrite.images import Edges, fills_with_zeros, is_image
 
 
 def absorb_windows(graph: EditableGraph) -> None:
-    """Remove as many Pad and Slice as the rules of this file allow; O(nodes + edges)."""
+    """Remove the Pad and Slice nodes that the rules of this file cover; O(nodes + edges)."""
     # onnxruntime (1.31) moves a Pad into a MaxPool that is its only reader, which changes results: zeros do not count
     # there. This rewrite must not cause that.
     pooled = {node.input[0] for node in graph.nodes if is_standard(node, "MaxPool")}
@@ -30,7 +30,7 @@ def absorb_windows(graph: EditableGraph) -> None:
 
 
 def _zero_pad(graph: EditableGraph, tensor: str) -> tuple[str, Edges] | None:
-    """The image that a Pad surrounds with zeros to compute `tensor`, and the widths; None for other nodes."""
+    """The image that a Pad surrounds with zeros to compute `tensor`, and the widths; None if no Pad does."""
     node = graph.producer(tensor)
     if node is None or not is_standard(node, "Pad") or not is_image(graph, node.input[0]):
         return None
@@ -55,7 +55,7 @@ def _convolution(graph: EditableGraph, node: NodeProto) -> None:
 
 
 def _average(graph: EditableGraph, node: NodeProto) -> None:
-    """The padded zeros counted before, so only pools that count all or none of their own padding qualify."""
+    """The Pad's zeros counted before the rewrite, so the pool must count all or none of its own padding."""
     if _take_some_pixels(graph, node):
         return
     counts_evenly = integer(node, "count_include_pad") or not any(integers(node, "pads"))
@@ -64,9 +64,9 @@ def _average(graph: EditableGraph, node: NodeProto) -> None:
 
 
 def _take_some_pixels(graph: EditableGraph, node: NodeProto) -> bool:
-    """An average of single pixels of a shifted image is a Slice, with zeros beyond the image.
+    """Average pooling of single pixels of a shifted image is a Slice, with zeros beyond the image.
 
-    This copies only the pixels that the pool reads.
+    A Slice copies only the pixels that the pool reads.
     """
     found, strides = _zero_pad(graph, node.input[0]), integers(node, "strides", (1, 1))
     if found is None or integers(node, "kernel_shape") != (1, 1) or strides == (1, 1):

@@ -1,4 +1,4 @@
-"""Choices of cuDNN plans: who makes them, and their text form.
+"""Choices of cuDNN plans: interfaces of the chooser and of the store, and the choices' text form.
 
 A plan is chosen for a key: a hash of the kernel and the layout of its tensors. By default it is the fastest plan alone;
 a stage in which another plan is faster has its own choice.
@@ -81,7 +81,7 @@ class CudnnPlanChooser(Protocol):
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
     ) -> CudnnPlan:
-        """The plan that `names` has for the key, else the fastest alone.
+        """The plan that `names` gives for the key, else the fastest alone.
 
         Raises:
             DeviceError: there is none.

@@ -93,7 +93,7 @@ _LIBRARY = "libcudnn.so.9"
 
 
 def cudnn_cuda() -> int | None:
-    """The CUDA version that cuDNN was built for (12040 is 12.4); None if it cannot be asked.
+    """The CUDA version that cuDNN was built for (12040 is 12.4); None if it cannot be queried.
 
     Raises:
         DeviceError: cuDNN is not installed.

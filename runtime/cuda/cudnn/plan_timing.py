@@ -24,7 +24,7 @@ _LAUNCHES = 3
 _COPIES = 10
 _GRAPH_US = 200.0
 """Target latency of a captured graph of runs: longer than a launch. All plans have the same number of copies, so that
-gaps between graphs affect them alike."""
+gaps between graphs affect them equally."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class CudnnPlanTimer:
     trying: Callable[[CudnnPlan], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def latencies_us(self, plans: Sequence[CudnnPlan]) -> list[float]:
-        """Latency of each plan: median over interleaved rounds, so that a GPU's rising clock affects all plans alike.
+        """Latency of each plan: median over interleaved rounds, so that a rising GPU clock affects all plans equally.
 
         Infinite where a plan cannot run or be captured, its workspace does not fit, or its first run is far too slow.
 
@@ -78,7 +78,7 @@ class CudnnPlanTimer:
         return self.driver.allocate(1), 0
 
     def _once_us(self, run: _PlanRun) -> float:
-        """The second run: the first loads lazy state."""
+        """Microseconds of the second run: the first loads lazy state."""
         with self._first_runs(run.plan):
             run(self.lanes.origin)
             self.driver.synchronize(self.lanes.origin)

@@ -9,8 +9,8 @@ So for a larger model, timed runs of a stage cycle through copies of its weights
 run that brings the inputs back.
 
 Developer notes:
-    * Flushing more than twice the size of L2 changes nothing; once its size is too little: replacement is not strictly
-      LRU, and both halves of an H100's L2 may hold the same lines.
+    * Flushing more than twice the size of L2 changes nothing, but flushing its size is too little: replacement is not
+      strictly LRU, and both halves of an H100's L2 may hold the same lines.
     * The flush reads: written bytes would be written back while the stage runs.
 """
 

@@ -68,7 +68,7 @@ class CudaExecutor:
             lanes: streams that other executors may share.
             sessions: runs operators without a kernel; by default onnxruntime on the CPU.
             names: cuDNN plans for each stage; by default the fastest alone.
-            model_nbytes: touched by a run of the model that this stage is of; see `buffers`.
+            model_nbytes: touched by a run of the model that contains this stage; see `buffers`.
             weights_of: an open executor of the same lowering, whose weights this one shares.
 
         Raises:
@@ -137,8 +137,8 @@ class CudaExecutor:
     def time_many(self, repeats: int, copies: int) -> tuple[float, ...]:
         """Microseconds of one run, from `repeats` launches of a graph of `copies` runs.
 
-        A launch takes about as long as a stage; a graph of many runs hides it. Weights are in L2 only if they are in
-        the whole model; see `buffers`.
+        A launch takes about as long as a stage; a graph of many runs hides it. Weights are in L2 only if they are there
+        in the whole model too; see `buffers`.
 
         Raises:
             DeviceError: the GPU is out of memory.
@@ -317,7 +317,7 @@ class CudaExecutor:
         return _Ready(launches, tuple(graphs))
 
     def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
-        """Not an `lru_cache`: on a method that would be a reference cycle."""
+        """Not an `lru_cache`, which would be a reference cycle on a method."""
         ready = self._recaptured.pop(addresses, None)
         if ready is None:
             self._driver.synchronize(self._origin)
@@ -399,7 +399,7 @@ class Segment:
 
 
 def segments(lowering: Lowering) -> list[Segment]:
-    """The tasks in an order that satisfies all waits, cut before and after those of onnxruntime."""
+    """The tasks in an order that satisfies all waits, cut before and after each task of onnxruntime."""
     order = happens_before(lowering.plan.lanes)
     place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
     pairs = order_by_demand(lowering) if lowering.by_demand else [place[number] for number in order.sequence]

@@ -1,8 +1,8 @@
-"""An order in which a capture launches tasks, of those that lanes and waits allow.
+"""Chooses the order in which a capture launches tasks, among those that lanes and waits allow.
 
 As in Opara (IEEE Transactions on Computers, 2025), compute-bound and memory-bound kernels alternate, small ones first,
-so that kernels side by side compete for less. Opara profiles demands; here cuDNN's kernels count as compute-bound, and
-bytes written stand for the blocks of a launch.
+so that concurrent kernels compete less. Opara profiles demands; here cuDNN's kernels count as compute-bound, and the
+bytes written approximate the number of blocks of a launch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Empty nodes in captured graphs.
 
-Events become edges, not nodes: m streams that wait for a stream that has waited for k others get k * m edges. Through
-an empty node these are k + m.
+Events become edges, not nodes: m streams that wait for a stream that has waited for k others get k * m edges. With
+an empty node between them, there are k + m.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SET = 1  # CU_STREAM_SET_CAPTURE_DEPENDENCIES
 
 
 def add_empty_node(streams: Sequence[int]) -> None:
-    """Puts an empty node behind all that the first stream's capture depends on, and before later work of all streams.
+    """Puts an empty node after everything that the first stream's capture depends on, before all streams' later work.
 
-    Does nothing outside of a capture, behind less than two nodes, and with a driver before CUDA 11.3.
+    Does nothing outside of a capture, after fewer than two nodes, or with a driver before CUDA 11.3.
     """
     status, graph, node = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     before, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()

@@ -13,7 +13,7 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 
 _CAPTURING = Lock()
-"""Of two captures in threads, the first to end would resume the collection of garbage."""
+"""Of two concurrent captures, the first to end would resume garbage collection."""
 
 
 class Lanes:

@@ -137,7 +137,7 @@ class _Matrix:
 
 
 def _matrices(a: View, b: View, y: View) -> tuple[_Matrix, _Matrix, _Matrix]:
-    """A vector on the left is a row, on the right a column; y lacks that axis."""
+    """A vector on the left is a row, on the right a column; y does not have that axis."""
     is_row, is_column = len(shape_of(a)) == 1, len(shape_of(b)) == 1
     left, right = _Matrix.of(a, -2 if is_row else None), _Matrix.of(b, -1 if is_column else None)
     if is_row and is_column:

@@ -1,4 +1,4 @@
-"""Dense layers of a single row in strict float32, where cuDNN's plans, which are for images, are slow."""
+"""Dense layers of a single row in strict float32, where cuDNN's plans, made for images, are slow."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.windows import Image, channel_width, indices, planar_width, thread_axes
 from iosched.runtime.plan import View
 
-_MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor
+_MODES_SINCE = 11  # in earlier opsets, coordinates are asymmetric and nearest means floor
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
 
-_ONE_AXIS_SINCE = 13  # before, all axes from the first one on are joined
+_ONE_AXIS_SINCE = 13  # in earlier opsets, all axes from the first one on are joined
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class KernelChoice:
 
     Attributes:
         variant: of one kernel for both convolutions, or for the copies of a Concat; None for two kernels, or slices.
-        other_sum: whether the sum before them is computed not as `reads_little` says, but the other way.
+        other_sum: whether the sum before them is computed in the way that `reads_little` does not choose.
     """
 
     variant: int | None = None
@@ -123,7 +123,7 @@ def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
 def lower_relu_separable(
     builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], choice: KernelChoice
 ) -> bool:
-    """A sum, then the depthwise and the pointwise convolution: in up to three kernels, as `choice` says."""
+    """A sum, then the depthwise and the pointwise convolution: in up to three kernels, by `choice`."""
     first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
     terms = terms_of(nodes[first].input[0], nodes[:first])
     depthwise = plain_convolution(builder, nodes[first + 1], operator)
@@ -153,8 +153,8 @@ def lower_relu_separable(
 def reads_little(builder: Builder, terms: Sequence[str], times: int) -> bool:
     """Whether windows that read each pixel of a sum `times` times may read its terms instead.
 
-    Then at most 4 MiB more are read and written than with a kernel for the sum: reasoned, not measured, as what an L2
-    cache delivers in the time of a launch.
+    Then at most 4 MiB more are read and written than with a kernel for the sum. The limit is reasoned, not measured:
+    an L2 cache delivers about that in the time of a launch.
     """
     count = len(terms)
     shape, dtype = builder.shape(terms[0]), builder.tensors[terms[0]].dtype

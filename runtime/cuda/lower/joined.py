@@ -1,7 +1,7 @@
 """Joins small kernels of several operators, where the tensors between them have one reader and are no graph outputs.
 
-`joined` is for every schedule, like `hoist`: a kernel moves to an operator that always runs after all that it reads.
-What depends on the order of operators is left to `sums_in_separables`, for each group of a stage.
+`joined` holds for every schedule, like `hoist`: a kernel moves to an operator that always runs after all its operands.
+Moves that depend on the order of operators are left to `sums_in_separables`, for each group of a stage.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Owned = Sequence[tuple[KernelCall, T]]
 def joined(builder: Builder, calls: Calls) -> dict[str, list[KernelCall]]:
     """`calls` by operator with fewer or smaller kernels; may add tensors and constants to `builder`.
 
-    An average moves behind the 1x1 convolution that reads it, unless that has more output than input channels. A pool
-    moves into the sum that reads it, and a sum into a separable convolution if the other terms are always known before.
+    An average moves after the 1x1 convolution that reads it, unless that has more output than input channels. A pool
+    moves into the sum that reads it, and a sum into a separable convolution if the other terms are known by then.
     """
     graph, private = builder.model.graph, private_tensors(builder.model.graph, calls)
     found = [(call, operator) for operator, own in calls.items() for call in own]
     found = _pools_in_sums(builder, _pools_last(builder, found, private), private)
     makers = {name: operator for call, operator in found for name in call.writes}
-    upto: dict[str, int] = {}  # the operators that run before each, and itself
+    upto: dict[str, int] = {}  # bits of each operator and of those that run before it
     for number, operator in enumerate(graph.operators):
         upto[operator.name] = reduce(or_, (upto[name] for name in graph.predecessors[operator.name]), 1 << number)
 
@@ -140,7 +140,7 @@ def _pools_last(builder: Builder, calls: Owned[str], private: Collection[str]) -
 def _commutes(pool: Pool, x: Sequence[int], kernel: Conv, y: Sequence[int], weight: Sequence[int]) -> bool:
     """Whether the pool is an average whose windows begin at each pixel, and `kernel` a 1x1 convolution for it.
 
-    A convolution of other groups or padding has another size of weights or of its result.
+    Other groups or padding change the size of the convolution's weights or result.
 
     Args:
         x, y: shapes of what the pool reads and the convolution writes.

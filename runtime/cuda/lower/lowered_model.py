@@ -54,7 +54,7 @@ class LoweredModel:
         """Lowers each operator; needs no GPU.
 
         Args:
-            base: network of the same model, precision, layout and GPU, from which equal operators are taken.
+            base: a `LoweredModel` of equal model, precision, layout and GPU, whose equal operators are reused.
             fused: see `with_fused`.
 
         Raises:
@@ -80,7 +80,7 @@ class LoweredModel:
         self.calls = {name: self._padding.padded(own) for name, own in calls.items()}
 
     def with_fused(self, fused: Fused) -> LoweredModel:
-        """The network with other kernels for some separable convolutions and Concats.
+        """This model with other kernels for some separable convolutions and Concats.
 
         Args:
             fused: choices by operator; ignored where they do not apply.
@@ -119,7 +119,7 @@ class LoweredModel:
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Inputs and outputs that the caller reads or writes directly, and that need buffers of their own."""
+        """Inputs and outputs that the caller reads or writes directly, and that need separate buffers."""
         graph = self.model.graph
         outputs = (name for name in graph.outputs if name not in self.caller_outputs)
         return frozenset((*(spec.name for spec in graph.inputs), *outputs))

@@ -100,7 +100,7 @@ def lower(network: LoweredModel, schedule: Schedule, *, barriers: bool = True) -
 
 
 def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
-    """The plan of one stage; None if its operators cannot be merged as it asks.
+    """The plan of one stage; None if the stage merges operators that cannot be merged.
 
     Tensors are placed as in the whole model; tensors of earlier stages are inputs.
     """
@@ -128,7 +128,7 @@ def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[t
 
 
 def _runs_of_groups(network: LoweredModel, stage: Stage) -> Iterable[tuple[int, Iterable[str]]]:
-    """Each group with its operators; those of a linked stage in the order of starting, as far as they are in a row."""
+    """Each group with its operators; for a linked stage, the runs of one group's operators in starting order."""
     if not is_linked(stage):
         return enumerate(groups_side_by_side(stage))
     group_of = {name: number for number, names in enumerate(stage.groups) for name in names}
@@ -271,7 +271,7 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
 
 
 def _with_joins(placed: Sequence[_PlacedCall]) -> list[_PlacedCall]:
-    """The calls, with a `JoinNode` between two stages where it saves edges; none beside a call in onnxruntime."""
+    """The calls, with a `JoinNode` between two stages where it saves edges; none next to a call in onnxruntime."""
     stages = [list(calls) for _, calls in groupby(placed, attrgetter("stage"))]
     found: list[_PlacedCall] = []
     for before, after in pairwise([[], *stages]):
@@ -284,7 +284,7 @@ def _with_joins(placed: Sequence[_PlacedCall]) -> list[_PlacedCall]:
 
 
 def _step(placed: _PlacedCall, placement: Placement) -> LaneStep:
-    """A call in onnxruntime has the device to itself, and a join is ordered with all calls."""
+    """The step of a call; a call in onnxruntime has the device to itself, and a join is ordered with all calls."""
     reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
     return LaneStep(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel | JoinNode))
 

@@ -43,7 +43,7 @@ class Padding:
     """
 
     def __init__(self, plain: Builder, calls: Sequence[KernelCall]) -> None:
-        """Finds the tensors to pad; `plain` has the tensors and constants of `calls`, which are all of the model."""
+        """Finds the tensors to pad; `plain` has the tensors and constants of `calls`, the whole model's calls."""
         self._plain, self._multiple = plain, _multiple(plain)
         self._gaps: Gaps = {}
         self._gaps = self._found(calls, plain.model.graph.outputs)
@@ -54,7 +54,7 @@ class Padding:
         return [self._call(call, self._gaps) for call in calls]
 
     def merged(self, calls: Sequence[KernelCall]) -> list[KernelCall] | None:
-        """The same for calls in place of others; None if they cannot pad the model's tensors in the same way."""
+        """Padded calls that replace others; None if they cannot pad the model's tensors in the same way."""
         public = self._plain.model.graph.tensor.keys()
         gaps = self._found(calls, public - self._gaps.keys())
         is_same = all(gaps.get(name) == self._gaps.get(name) for name in public)
@@ -101,7 +101,7 @@ class Padding:
         return own[:1] if keeps and x == y else None
 
     def _summed(self, call: KernelCall) -> Sequence[str]:
-        """The operands that need equal zeros: what `call` computes is a function of their sum."""
+        """The operands that need equal zeros, since `call` computes a function of their sum."""
         if isinstance(call.kernel, Pool):
             return [name for name in call.reads if name not in self._plain.weights]
         return call.reads if isinstance(call.kernel, AddN) else call.reads[: getattr(call.kernel, "terms", 1)]

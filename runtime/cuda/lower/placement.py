@@ -25,7 +25,7 @@ class _PlacementBuilder:
     """A placement in progress.
 
     Attributes:
-        fixed: tensors with buffers of their own.
+        fixed: tensors with separate buffers.
         constants: weights, always row-major.
         aligned: tensors that need `ALIGNMENT_NBYTES`.
         gapless: tensors that must not be columns of several rows.
@@ -78,9 +78,9 @@ def place_calls(
 
     Args:
         layout: of feature maps.
-        fixed: tensors that need buffers of their own.
-        constants: weights, which also do, and are row-major.
-        copied: results of Concats whose operands stay in buffers of their own if cuDNN accesses them.
+        fixed: tensors that need separate buffers.
+        constants: weights, which need them too, and are row-major.
+        copied: results of Concats whose operands stay in separate buffers if cuDNN accesses them.
 
     Raises:
         ValueError: the output of a Join is empty or already placed.

@@ -24,7 +24,7 @@ from iosched.runtime.cuda.lower.lowered_model import LoweredModel
 
 VARIANTS = 3
 GAIN = 0.97
-"""A choice that is not the default must be faster by this factor: less may be noise."""
+"""A choice other than the default must be faster by this factor: less may be noise."""
 
 _CONCAT = "Concat"
 _ONE = {f"one kernel, variant {variant}": KernelChoice(variant) for variant in range(VARIANTS)}
@@ -55,7 +55,7 @@ def _kernels(network: LoweredModel, names: Iterable[str]) -> str:
 def _timed_with(network: LoweredModel, name: str) -> list[str]:
     """The operators whose kernels the choice for `name` changes.
 
-    With a Concat, those that write its operands by cuDNN, unless other Concats have these as slices.
+    For a Concat, these include the operators that write its operands by cuDNN, unless another Concat reads them too.
     """
     calls = [(owner, call) for owner, own in network.calls.items() for call in own]
     joins = [(owner, read) for owner, call in calls if isinstance(call.kernel, Join) for read in call.reads]
@@ -71,7 +71,7 @@ def fused_everywhere(network: LoweredModel) -> LoweredModel:
 
 
 Fusion = tuple[LoweredModel, Mapping[str, str], Sequence[str]]
-"""A network, its choices that are not the default by key, and the keys of all of its choices."""
+"""A network, its choices other than the default by key, and the keys of all its choices."""
 
 
 def fused_by_choice(

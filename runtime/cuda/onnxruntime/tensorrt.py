@@ -1,4 +1,4 @@
-"""A whole model in onnxruntime's TensorRT provider, in this process or in one of its own."""
+"""A whole model in onnxruntime's TensorRT provider, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TensorrtModel:
             "trt_engine_cache_enable": "True",
             "trt_engine_cache_path": str(folder),
         })  # fmt: skip
-        with suppress(OSError):  # another process has built the same one
+        with suppress(OSError):  # another process has built the same engine
             folder.rename(kept)
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TensorrtModel:
         return dict(zip((each.name for each in self._session.get_outputs()), found, strict=True))
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds on the GPU of consecutive runs; the inputs are copied before."""
+        """Microseconds on the GPU of consecutive runs; the inputs are copied beforehand."""
         run = bound_run(self._session, self._provider, inputs)
         return tuple(elapsed_each_us(self._driver, self._stream, run, repeats))
 
@@ -135,10 +135,10 @@ def _whole_session(path: Path, settings: Mapping[str, str]) -> Any:
 
 
 class TensorrtProcess:
-    """A `TensorrtModel` in a process of its own, which times itself; in fp32 it computes without TF32.
+    """A `TensorrtModel` in a separate process, which times itself; in fp32 it computes without TF32.
 
-    TF32 is on by default, and off only for a whole process. All methods raise a `SeparateProcessError` if the process
-    fails, ends, or hangs; it has ended then.
+    TF32 is on by default and can be turned off only for a whole process. All methods raise a `SeparateProcessError` if
+    the process fails, ends, or hangs; by then, it has ended.
     """
 
     def __init__(self, model: Model, engine: Engine, limit_s: float | None = None) -> None:
@@ -192,7 +192,7 @@ class TensorrtProcess:
 
 
 def open_whole(model: Model, engine: Engine) -> TensorrtModel | TensorrtProcess:
-    """Opens the model in this process, or in fp32 in one of its own; raises as both do."""
+    """Opens the model in this process, or for fp32 in a separate one; raises as both do."""
     if engine.precision == DEFAULT_PRECISION:
         return TensorrtProcess(model, engine)
     with written(model, engine) as path:
@@ -201,7 +201,7 @@ def open_whole(model: Model, engine: Engine) -> TensorrtModel | TensorrtProcess:
 
 @contextmanager
 def written(model: Model, engine: Engine) -> Iterator[Path]:
-    """The path of a copy of the model in a temporary folder of the folder of engines; raises a DeviceError."""
+    """Writes a copy of the model to a temporary folder in the engine cache; yields its path or raises a DeviceError."""
     from platformdirs import user_cache_dir
 
     if NAME not in load_onnxruntime().get_available_providers():
@@ -210,10 +210,10 @@ def written(model: Model, engine: Engine) -> Iterator[Path]:
         root = Path(user_cache_dir("iosched", appauthor=False), "tensorrt")
         root.mkdir(parents=True, exist_ok=True)
         building = TemporaryDirectory(prefix="building-", dir=root)
-    except (OSError, RuntimeError) as error:  # such as a missing home
+    except (OSError, RuntimeError) as error:  # such as a missing home folder
         raise DeviceError(f"the cache folder cannot keep an engine: {first_line(error)}") from error
     with building as folder:
-        path = Path(folder, "model.onnx")  # onnxruntime's name of the engine depends on it
+        path = Path(folder, "model.onnx")  # onnxruntime's name of the engine depends on this name
         write_model(model.proto, model.weights, path)
         yield path
 

@@ -43,8 +43,8 @@ def pointwise_call(
 def copies_call(loops: Sequence[Loop], *, entry: str) -> CudaCall:
     """The launch that copies the first operand of every loop to the second, all of one type.
 
-    The kernel's reads are the first operands, its writes the second ones. Each loop has threads of its own: the indices
-    of earlier ones wrap around, to beyond all later counts.
+    The kernel's reads are the first operands, its writes the second ones. Each loop has its own threads: the indices of
+    earlier threads wrap around to beyond all later counts.
     """
     threads, arguments, types, lines = 0, list[Argument](), list[str](), list[str]()
     texts = [_text(loop, "const auto y = x0;") for loop in loops]
