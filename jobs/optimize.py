@@ -164,16 +164,16 @@ class _OptimizeJob:
 
     def _searched_and_compared(self) -> tuple[SearchResult, Verdict, float]:
         with self._comparing() as comparison:
-            first: Iterable[Stage] = ()
-            if comparison is not None and self.settings.schedule_from is None:
-                first = self._compared_unsearched(comparison)
+            began = self.time_budget.seconds
+            first = self._compared_unsearched(comparison)
+            comparison_seconds = self.time_budget.seconds - began
             found = self._searched(first)
-            search_seconds = self.time_budget.seconds
+            search_seconds = self.time_budget.seconds - comparison_seconds
             _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
             self.time_budget.ask()
             return found, self._verdict(found, comparison), search_seconds
 
-    def _compared_unsearched(self, comparison: Comparison) -> Iterable[Stage]:
+    def _compared_unsearched(self, comparison: Comparison | None) -> Iterable[Stage]:
         """Compares baselines before the search, if a CPU runs them, time allows and all may stay open during it.
 
         Returns the stages with several groups of the best of ours, which the search measures first.
@@ -183,8 +183,8 @@ class _OptimizeJob:
         is_reduced = self.opened.baselines.only_way is not None
         if plain is None or is_reduced or not self.opened.is_schedulable or weights_nbytes > MANY_SESSIONS_NBYTES:
             return ()
-        if self.settings.strict:
-            return ()  # the search names the operators of a failing stage, a whole model does not
+        if comparison is None or self.settings.schedule_from is not None or self.settings.strict:
+            return ()  # strict: the search names the operators of a failing stage, a whole model does not
         if not self.time_budget.has_time_before_the_search:
             return ()
         self.observer.progress(0, None, "comparing baselines")

@@ -83,8 +83,8 @@ class OptimizeResult:
         wholes: the whole models that were measured interleaved, with their samples, by the names "iosched",
             "sequential", "greedy", "reference", "openvino" and "tensorrt"; empty if none was. For throughput,
             the samples are times from the end of one run to that of the next.
-        search_seconds: seconds until the search ended; the rest compared whole models. None for throughput, where both
-            alternate.
+        search_seconds: seconds to open the model and to search; the rest compared whole models. None for throughput,
+            where both alternate.
         slowness: the machine's slowdown during the comparison, relative to stage measurements; None if not measured
             now.
         fp16: of the same schedule, by the analytic model; None if unknown, in another precision, or no certain gain.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 from scripted import LATENCIES_US, Asked, fire, model_with, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
+from iosched.jobs.optimizing.comparison import Comparison
 from iosched.jobs.ranking import model_cost as cost_job
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.ranking.model_cost import LEAST_MODELS, model_cost
@@ -34,6 +36,16 @@ def measured_before(settings: OptimizeSettings, count: int, factor: float) -> No
         for number in range(count):
             samples_us = (own.sum_us * factor,) * 7
             database.keep_whole(msgspec.structs.replace(own, key=str(number), samples_us=samples_us))
+
+
+def test_comparing_baselines_before_the_search_is_comparison_time(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    compare = Comparison.of
+    monkeypatch.setattr(Comparison, "of", lambda *words: time.sleep(0.2) or compare(*words))
+    assert model_cost(fire(), "models", settings).comparison_seconds >= 0.4
 
 
 def test_a_measured_cost_is_that_of_the_plan_that_optimize_ships(
