@@ -1,4 +1,4 @@
-"""`import iosched` is a thin façade: every name exists, and none costs anything before it is used."""
+"""`import iosched` is a thin façade: every name exists, and paths may be strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provenance of results: the machine, versions, seeds and the command without secrets."""
+"""Provenance of results: the machine, versions, seeds and the command."""
 
 from __future__ import annotations
 

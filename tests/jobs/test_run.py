@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
@@ -126,8 +125,10 @@ def test_a_model_without_a_plan_runs_on_plain_onnxruntime() -> None:
     executor.close()
 
 
-def test_no_schedule_means_plain_onnxruntime(tmp_path: Path) -> None:
-    check_numbers(fire(), open_executor(fire(), None, threads=2))
+def test_no_schedule_means_plain_onnxruntime() -> None:
+    executor = open_executor(fire(), None, threads=2)
+    assert executor.description.startswith("onnxruntime, ")
+    check_numbers(fire(), executor)
 
 
 def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
