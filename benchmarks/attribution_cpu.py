@@ -94,9 +94,9 @@ class Subject:
             "evicted": self._after(evict),
         }
 
-    def _sum(self, sweep_nbytes: int) -> float:
+    def _sum(self, flush_nbytes: int) -> float:
         """The sum of all stages; equal ones are measured once."""
-        distinct = {id(stage): partial(stage.time, flush_nbytes=sweep_nbytes) for stage in self.stages}
+        distinct = {id(stage): partial(stage.time, flush_nbytes=flush_nbytes) for stage in self.stages}
         found = {key: self._in_a_row(run) for key, run in distinct.items()}
         return sum(found[id(stage)] for stage in self.stages)
 
@@ -126,13 +126,13 @@ def observe(network: str, options: Namespace) -> dict[str, Any]:
     """For every schedule of `network`, the latencies of every round, and those of the calibration kernel."""
     model, rounds = _model(network), []
     with CpuBackend(model) as backend:
-        yardstick, evict = compile_calibration_kernel(backend), _eviction()
+        calibration, evict = compile_calibration_kernel(backend), _eviction()
         subjects = _subjects(backend, random_inputs(model.graph.inputs), options.schedules)
         for number in range(1 + options.rounds):
             found = {subject.name: subject.observe(evict) for subject in subjects}
-            yardstick_us = median(yardstick.time(7)[2:])
+            calibration_us = median(calibration.time(7)[2:])
             if number > 0:
-                rounds.append({"yardstick_us": round(yardstick_us, 1), "latency_us": _rounded(found)})
+                rounds.append({"yardstick_us": round(calibration_us, 1), "latency_us": _rounded(found)})
             print(f"\r{network}: round {number} of {options.rounds}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         return {

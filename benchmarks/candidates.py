@@ -68,7 +68,7 @@ def tried(model: Model, device: str, options: Any) -> dict[str, Any]:
         for strategy in (*UNSEARCHED, SEARCHED):
             began_s = time.monotonic()
             end_s = began_s + options.seconds
-            deadline = (lambda end_s=end_s: time.monotonic() > end_s) if there.here is not None else None
+            deadline = (lambda end_s=end_s: time.monotonic() > end_s) if there.attached is not None else None
             schedules[strategy] = schedule_by(there, strategy, deadline=deadline).schedule
             seconds[strategy] = time.monotonic() - began_s
         return {"us": _latencies(there, model, schedules, options), "seconds": seconds}
@@ -77,7 +77,7 @@ def tried(model: Model, device: str, options: Any) -> dict[str, Any]:
 def _latencies(
     there: OpenModel, model: Model, schedules: Mapping[str, Schedule], options: Any
 ) -> Mapping[str, Sequence[float]]:
-    here = there.here
+    here = there.attached
     if here is None:
         return {name: [priced(there, each).predicted_us or 0.0] for name, each in schedules.items()}
     inputs = random_inputs(model.graph.inputs)

@@ -30,7 +30,7 @@ from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_n
 from published import PACKRAT_MS
 from result_tables import NAMES, Table, chart, print_table
 from results_files import resumed_results, write_results
-from testbed import YARDSTICK, zoo_model
+from testbed import CALIBRATION, zoo_model
 
 from iosched import Effort, Model, Schedule, Stage, Strategy, search
 from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel
@@ -109,7 +109,7 @@ def measure_networks(model: Model, _: Path | None, known: Mapping[str, Any]) -> 
         compiled = {"one core": alone.compile(sequential(alone.graph))}
         compiled |= {name: backend.compile(schedule) for name, schedule in schedules.items()}
         candidates = {name: Candidate(partial(each.time, inputs), each.close) for name, each in compiled.items()}
-        candidates[YARDSTICK] = Candidate(compile_calibration_kernel(backend).time)
+        candidates[CALIBRATION] = Candidate(compile_calibration_kernel(backend).time)
         found = measure_interleaved(candidates, Budget(ROUNDS, 120.0))
     return {"samples_us": {name: each.samples_us for name, each in found.items()}}
 
@@ -169,7 +169,7 @@ def errors_table(networks: Mapping[str, Any]) -> Table:
     """The errors on one core and two, of measured milliseconds, the fastest round."""
     rows = []
     for name, found in networks.items():
-        slowness = min(found["samples_us"][YARDSTICK]) / (found["yardstick_us"] or math.inf)
+        slowness = min(found["samples_us"][CALIBRATION]) / (found["yardstick_us"] or math.inf)
         one, two = (next(row["us"] for row in found["simulated"] if row["cores"] == cores) for cores in (1, 2))
         pairs = {"one core": one["sequential"], **two}
         measured_us = {each: min(found["samples_us"][each]) / slowness for each in pairs}

@@ -85,9 +85,9 @@ def observed(name: str, options: Namespace) -> dict[str, Any]:
     return {"model": short_name(name), "pairs": options.pairs, "searches": searches, "samples_us": samples_us}
 
 
-def _opened(model: Model, gap: float, open_things: ExitStack, beside: OpenOnCpu | None = None) -> OpenOnCpu:
+def _opened(model: Model, gap: float, open_things: ExitStack, alongside: OpenOnCpu | None = None) -> OpenOnCpu:
     database = open_things.enter_context(ProfileDatabase(None))
-    here = CpuDevice().open(model, OpenSettings(gap_percent=gap), database, beside=beside)
+    here = CpuDevice().open(model, OpenSettings(gap_percent=gap), database, alongside=alongside)
     open_things.callback(here.close)
     return here
 

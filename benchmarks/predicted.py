@@ -20,7 +20,7 @@ from statistics import median
 from command_line import read_options
 from result_tables import interval_text, print_table
 from results_files import SEEDS, write_results
-from testbed import YARDSTICK, in_turn, open_on_cpu
+from testbed import CALIBRATION, in_turn, open_on_cpu
 
 from iosched import load_model, search
 from iosched.jobs.matrix_cells import schedule_latency_us
@@ -57,11 +57,11 @@ def observed(seed: int, rounds: int) -> list[dict[str, object]]:
         predicted = {name: schedule_latency_us(there, schedule) for name, schedule in schedules.items()}
         inputs = random_inputs(model.graph.inputs)
         openers = {name: partial(there.ready, Way(schedule), inputs) for name, schedule in schedules.items()}
-        openers[YARDSTICK] = partial(Candidate, compile_calibration_kernel(there.cost.backend).time)
+        openers[CALIBRATION] = partial(Candidate, compile_calibration_kernel(there.cost.backend).time)
         taken = in_turn(openers, Budget(rounds, 60.0), there.in_turn)
         reference = there.cost.database.calibration(there.cost.device)
         assert reference is not None
-        slowness = taken[YARDSTICK].median_us / reference.median_us
+        slowness = taken[CALIBRATION].median_us / reference.median_us
     return [
         {
             "network": model.name,
@@ -73,7 +73,7 @@ def observed(seed: int, rounds: int) -> list[dict[str, object]]:
             "slowness": slowness,
             "samples_us": taken[name].samples_us,
             "rested_us": taken[name].rested_us,
-            "yardstick_us": taken[YARDSTICK].samples_us,
+            "yardstick_us": taken[CALIBRATION].samples_us,
         }
         for name, schedule in schedules.items()
     ]

@@ -35,7 +35,7 @@ import numpy as np
 from command_line import read_options
 from result_tables import Table, print_table
 from results_files import RESULTS, resumed_results, write_results
-from testbed import YARDSTICK, in_turn
+from testbed import CALIBRATION, in_turn
 
 from iosched import Model, OptimizeSettings, ScheduleDocument, load_model
 from iosched.jobs.open_model import opened
@@ -151,7 +151,7 @@ class Bench:
             openers = {
                 "shipped": lambda: device.executor(model, document, settings.threads).ready(inputs),
                 "sequential": lambda: there.ready(there.one_after_another()["sequential"], inputs),
-                YARDSTICK: lambda: Candidate(compile_calibration_kernel(there.cost.backend).time),
+                CALIBRATION: lambda: Candidate(compile_calibration_kernel(there.cost.backend).time),
             }
             found = in_turn(openers, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS), there.in_turn)
             reference = there.cost.database.calibration(there.cost.device)
@@ -187,7 +187,7 @@ def shipped_us(one: Variant) -> float:
 def steadied_us(one: Variant, name: str, passes: slice = slice(None)) -> float:
     """The median over the passes of the latency over that of the calibration kernel."""
     taken = one["passes"][passes]
-    return float(median(each["reference_us"] * median(each[name]) / median(each[YARDSTICK]) for each in taken))
+    return float(median(each["reference_us"] * median(each[name]) / median(each[CALIBRATION]) for each in taken))
 
 
 def halves(variants: Sequence[Variant]) -> tuple[list[float], list[float]]:

@@ -177,24 +177,24 @@ def _swept(backend: CpuBackend, graph: ComputationGraph) -> int:
     return 0 if graph is backend.graph else flushed_nbytes_of(backend)
 
 
-def in_turn(compiled: Sequence[CompiledStage], rounds: int, sweep_nbytes: int) -> list[list[float]]:
+def in_turn(compiled: Sequence[CompiledStage], rounds: int, flush_nbytes: int) -> list[list[float]]:
     samples: list[list[float]] = [[] for _ in compiled]
     for turn in range(rounds + 1):
         for number, each in enumerate(compiled):
-            us = _undisturbed(each, sweep_nbytes)
+            us = _undisturbed(each, flush_nbytes)
             if turn > 0:
                 samples[number].append(round(us, 2))
     return samples
 
 
-def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
+def _undisturbed(compiled: CompiledStage, flush_nbytes: int) -> float:
     """The median of runs without interference; the smallest of several medians if all have some."""
     cpus = os.sched_getaffinity(0)
     found = []
     for _ in range(TRIES):
         wait_until_idle()
         before = read_load(cpus)
-        found.append(median(compiled.time(1 + RUNS, flush_nbytes=sweep_nbytes)[1:]))
+        found.append(median(compiled.time(1 + RUNS, flush_nbytes=flush_nbytes)[1:]))
         if not disturbances(before, read_load(cpus), len(cpus)):
             return found[-1]
         time.sleep(PAUSE_SECONDS)

@@ -34,7 +34,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.search import SearchResult, search
 
-YARDSTICK = "yardstick"
+CALIBRATION = "yardstick"
 MAX_SECONDS = 300.0  # for interleaved whole schedules on the CPU
 
 
@@ -105,7 +105,7 @@ def open_bed(
             there.cost,
             partial(stage_latency_us, there),
             there.effort,
-            None if there.here is None else partial(_in_turn, model, there.here),
+            None if there.attached is None else partial(_in_turn, model, there.attached),
             partial(measured_stage_us, _warm(there.cost)) if isinstance(there, OpenOnCpu) else None,
         )
 
@@ -129,27 +129,27 @@ def ablate(options: Namespace, rows_of: RowsOf, plot: Plot, batch_sizes: Sequenc
 
 def _warm(cost: CpuStageCost) -> CpuStageCost:
     """The same, but stages have warm caches."""
-    return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
+    return CpuStageCost(cost.backend, cost.database, flush_nbytes=0)
 
 
 def _in_turn(model: Model, here: AttachedModel, schedules: Sequence[Schedule], rounds: int) -> Turns:
     inputs = random_inputs(model.graph.inputs)
     openers = {str(index): partial(here.ready, Way(schedule), inputs) for index, schedule in enumerate(schedules)}
-    yardstick = _yardstick(here)
+    calibration = _calibration(here)
     found = in_turn(
-        openers, Budget(rounds, MAX_SECONDS), lambda all_of, budget: here.in_turn({**all_of, **yardstick}, budget)
+        openers, Budget(rounds, MAX_SECONDS), lambda all_of, budget: here.in_turn({**all_of, **calibration}, budget)
     )
-    begun = here.cost.database.calibration(here.cost.device) if yardstick else None
-    slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
+    begun = here.cost.database.calibration(here.cost.device) if calibration else None
+    slowness = 1.0 if begun is None else found[CALIBRATION].median_us / begun.median_us
     return Turns([found[name] for name in openers], slowness)
 
 
-def _yardstick(here: AttachedModel) -> dict[str, Candidate]:
+def _calibration(here: AttachedModel) -> dict[str, Candidate]:
     """The CPU's calibration kernel, to be timed in turn with models; GPUs have none."""
     if not isinstance(here, OpenOnCpu):
         return {}
     stage = compile_calibration_kernel(here.cost.backend)
-    return {YARDSTICK: Candidate(stage.time)}
+    return {CALIBRATION: Candidate(stage.time)}
 
 
 def zoo_model(network: str, batch_size: int = 1) -> Model:

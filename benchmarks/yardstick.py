@@ -18,7 +18,7 @@ from result_tables import print_table
 from results_files import write_results
 from testbed import zoo_model
 
-from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel, runs_beside
+from iosched.profiler.devices.cpu.calibration_kernel import compile_calibration_kernel, kernel_runs
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.processor import cpu_name
 from iosched.scheduler.schedule import Stage, Strategy
@@ -45,17 +45,17 @@ def main() -> None:
 
 def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:
     """For each stage, its runs and the adjacent runs of the calibration kernel, visit by visit."""
-    yardstick = compile_calibration_kernel(backend)
+    calibration = compile_calibration_kernel(backend)
     stages = {name: backend.compile_stage(Stage(Strategy.CONCURRENT, groups)) for name, groups in STAGES.items()}
     found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in stages}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for name, stage in stages.items():
             assert stage is not None
-            before = runs_beside(yardstick.time)
+            before = kernel_runs(calibration.time)
             runs = stage.time(RUNS)
-            beside = [*before, *runs_beside(yardstick.time)]
-            found[name].append({"stage": [round(us, 1) for us in runs], "yardstick": [round(us, 1) for us in beside]})
+            kernel = [*before, *kernel_runs(calibration.time)]
+            found[name].append({"stage": [round(us, 1) for us in runs], "yardstick": [round(us, 1) for us in kernel]})
     return found
 
 
@@ -64,8 +64,8 @@ def summary(found: dict[str, list[dict[str, list[float]]]]) -> list[tuple[str, l
     rows = []
     for name, visits in found.items():
         plain = [median(visit["stage"]) for visit in visits]
-        beside = [median(visit["yardstick"]) for visit in visits]
-        rows.append((name, plain, [us / slow for us, slow in zip(plain, beside, strict=True)]))
+        kernel = [median(visit["yardstick"]) for visit in visits]
+        rows.append((name, plain, [us / slow for us, slow in zip(plain, kernel, strict=True)]))
     return rows
 
 

@@ -55,7 +55,7 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
 
     asked = survey()
     opened = None if model is None else read_model(model, binding)
-    found = diagnose(replace(asked, model=opened, profile_db=profile_db or _set_elsewhere(asked)))
+    found = diagnose(replace(asked, model=opened, profile_db=profile_db or _set_in_file(asked)))
     if as_json:
         emit_result(as_object(found))
     else:
@@ -64,7 +64,7 @@ def command(model: str | None, profile_db: Path | None, binding: Binding, as_jso
         raise found.failure
 
 
-def _set_elsewhere(request: DoctorRequest) -> Path | None:
+def _set_in_file(request: DoctorRequest) -> Path | None:
     """The database set in a settings file, else None; the library itself reads the variable."""
     value, place = request.set_to.get("profile-db", (None, ""))
     return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))

@@ -127,7 +127,7 @@ def as_object(found: Explanation) -> dict[str, object]:
         _OBJECT,
         stages=[block.first_stage, block.last_stage],
         present=_stage_object(found, block.present),
-        placements=[_placement_object(found, placement) for placement in block.elsewhere],
+        placements=[_placement_object(found, placement) for placement in block.others],
         alternatives=[
             {**json_object(each, "name latency_us"), **stage_object(each.stage, each.idle)} for each in found.considered
         ],
@@ -175,18 +175,18 @@ def _print(found: Explanation) -> None:
 
 def _print_placements(found: Explanation) -> None:
     explanation = found.explanation
-    if not explanation.elsewhere:
+    if not explanation.others:
         return
     rows = [["current", latency_text(explanation.present_us), idle_text(found.idle.get(explanation.present)), ""]]
     for placement in explanation.possible:
         latency, difference = _price(placement, found)
         rows.append([_place(placement, explanation), latency, _idle(placement, found), difference])
     print_columns(["alternative", "block's best latency", "idle", "difference"], rows)
-    if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
+    if barred := [str((placement.stage or 0) + 1) for placement in explanation.others if not placement.possible]:
         say(f"Not possible under -r and -s: with operators of stage {_names(barred)}.")
     if found.equal:
         say(equal_text("the current place"))
-    for line in _best_elsewhere(found):
+    for line in _best_other(found):
         say(line)
 
 
@@ -215,10 +215,10 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
 
 def _why(found: Explanation) -> str:
     explanation = found.explanation
-    if found.side_by_side and explanation.rival is None:
+    if found.side_by_side and explanation.best_other is None:
         return "whole models run in parallel; -r and -s do not apply to them"
-    place = "" if explanation.rival is None else _place(explanation.rival, explanation)
-    if explanation.rival in (found.equal or ()):
+    place = "" if explanation.best_other is None else _place(explanation.best_other, explanation)
+    if explanation.best_other in (found.equal or ()):
         return f"{place}, it takes equally long {AS_FAR}"
     if (better := found.better) is not None:
         ratio = speedup_text(found.in_turn[better])
@@ -230,8 +230,8 @@ def _why(found: Explanation) -> str:
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
-def _best_elsewhere(found: Explanation) -> list[str]:
-    known = [placement for placement in found.explanation.elsewhere if placement.stages]
+def _best_other(found: Explanation) -> list[str]:
+    known = [placement for placement in found.explanation.others if placement.stages]
     if not known:
         return []
     best = min(known, key=lambda placement: placement.at_most_us)

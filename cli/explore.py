@@ -285,7 +285,7 @@ def _output_folder(folder: Path) -> Iterator[None]:
     """Create the folder; remove it after an error if it is new and empty."""
     if not folder.parent.is_dir():
         raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
-    was_there = folder.exists()
+    existed = folder.exists()
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -294,7 +294,7 @@ def _output_folder(folder: Path) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(OSError):  # the folder is not empty
-            if not was_there:
+            if not existed:
                 folder.rmdir()
         raise
 

@@ -23,7 +23,7 @@ from iosched.cli.common.options import (
     output_option,
     precision_option,
     pruning_options,
-    refuse_pruning_beside,
+    refuse_pruning_with,
     searched_options,
     strategy_option,
     threads_option,
@@ -79,7 +79,7 @@ def _settings(
 
     if not devices:
         raise UsageError("--device names no device: give names of GPUs, or cpu")
-    refuse_pruning_beside(strategy)
+    refuse_pruning_with(strategy)
     return MatrixSettings(
         devices,
         precision,

@@ -26,7 +26,7 @@ from iosched.cli.common.options import (
     output_option,
     precision_option,
     pruning_options,
-    refuse_pruning_beside,
+    refuse_pruning_with,
     searched_options,
     strategy_option,
     verbosity_options,
@@ -75,7 +75,7 @@ def _settings(
     if no_search and (options := flags_given("strategy", "exhaustive")):
         raise UsageError(f"--no-search contradicts {options[0]}: leave one out")
     strategy = LANES if no_search else strategy
-    refuse_pruning_beside(strategy)
+    refuse_pruning_with(strategy)
     check_known(device)
     return OptimizeSettings(
         device=device,

@@ -179,7 +179,7 @@ def command(
         _remark_not_as_shipped(document, scheduled_by)
     if trace is not None and found.trace is not None:
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
-    _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
+    _emit(found, taken, output, as_json, is_stdout_taken=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
         from iosched.jobs.bisect_mismatch import mismatch_text
 
@@ -283,7 +283,7 @@ def _emit(
     output: Destination | None,
     as_json: bool,
     *,
-    is_data_elsewhere: bool,
+    is_stdout_taken: bool,
 ) -> None:
     if output is not None:
         from iosched.cli.run_arrays import npz
@@ -291,7 +291,7 @@ def _emit(
         write_and_note(output, npz(found.outputs))
     if as_json:
         emit_result(as_object(found, taken), INPUTS_SEED)
-    elif output is None and not is_data_elsewhere:
+    elif output is None and not is_stdout_taken:
         _print(found)
     elif found.check is not None and found.check.passed:
         note(_check_text(found.check))

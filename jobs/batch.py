@@ -179,39 +179,39 @@ class _ClusterJob:
         opened = self._opened(whole.model)
         if opened.baselines.only_way is not None:
             raise UsageError(f"no schedule runs in {self.job.settings.precision} on this device: remove --precision")
-        apart = OpenComposition(whole.model, whole.members, opened, shares=whole.shared > 0)
-        return replace(self, time_budget=self.time_budget.reserving(opened))._fastest(apart)
+        base = OpenComposition(whole.model, whole.members, opened, shares=whole.shared > 0)
+        return replace(self, time_budget=self.time_budget.reserving(opened))._fastest(base)
 
-    def _opened(self, model: Model, beside: OpenModel | None = None) -> OpenModel:
-        return self.kept.enter_context(closing(self._open(model, beside)))
+    def _opened(self, model: Model, alongside: OpenModel | None = None) -> OpenModel:
+        return self.kept.enter_context(closing(self._open(model, alongside)))
 
-    def _open(self, model: Model, beside: OpenModel | None) -> OpenModel:
-        return self.job.device.open(model, self.job.settings.opening, self.job.database, beside=beside)
+    def _open(self, model: Model, alongside: OpenModel | None) -> OpenModel:
+        return self.job.device.open(model, self.job.settings.opening, self.job.database, alongside=alongside)
 
-    def _fastest(self, apart: OpenComposition) -> ClusterResult:
-        methods, here = self._methods(apart), apart.opened.here
+    def _fastest(self, base: OpenComposition) -> ClusterResult:
+        methods, here = self._methods(base), base.opened.attached
         if here is None:
-            return self._result(apart, methods, predict_methods(methods))
+            return self._result(base, methods, predict_methods(methods))
         inputs = random_inputs(self.cluster.model.graph.inputs)
-        return self._result(apart, methods, compare_methods(here, methods, inputs, self.time_budget, self._say_round))
+        return self._result(base, methods, compare_methods(here, methods, inputs, self.time_budget, self._say_round))
 
     def _say_round(self, done: int, total: int) -> None:
         self.job.observer.progress(done, total, "comparing ways to run the models")
 
-    def _result(self, apart: OpenComposition, methods: Sequence[Method], compared: BatchComparison) -> ClusterResult:
+    def _result(self, base: OpenComposition, methods: Sequence[Method], compared: BatchComparison) -> ClusterResult:
         shipped, whole = compared.methods[compared.shipped], self.cluster.composition
         if shipped.target.groups:
             write_record(
                 shipped.target.model.proto, whole.model.proto, shipped.target.groups, whole.model.weight_digests
             )
         on_paper = Running(0, {"precision": self.job.settings.precision, "launch": self.job.settings.launch})
-        running = on_paper if apart.opened.here is None else shipped.running()
+        running = on_paper if base.opened.attached is None else shipped.running()
         document = document_of(self.job.device, compared, running)
         notes = self._check(shipped.target.model, document)
         return ClusterResult(
             model=shipped.target.model,
             document=document,
-            members=tuple(self._members(apart, methods)),
+            members=tuple(self._members(base, methods)),
             rows=compared.rows,
             shipped=compared.shipped,
             reason=compared.reason,
@@ -224,10 +224,10 @@ class _ClusterJob:
             notes=(*self.notes, *compared.notes, *running.notes, *notes),
         )
 
-    def _members(self, apart: OpenComposition, methods: Sequence[Method]) -> Iterator[MemberResult]:
+    def _members(self, base: OpenComposition, methods: Sequence[Method]) -> Iterator[MemberResult]:
         alone: Sequence[float | None] = [None] * len(self.models)
         serial = next((method for method in methods if method.row == "serial"), None)
-        if serial is not None and apart.opened.is_schedulable:
+        if serial is not None and base.opened.is_schedulable:
             alone = alone_us(serial.target, serial.found.schedule)
         for (name, model), latency_us in zip(self.models.items(), alone, strict=True):
             yield MemberResult(name, len(model.proto.graph.node), latency_us)
@@ -254,58 +254,58 @@ class _ClusterJob:
         with closing(self.job.device.executor(model, document, self.job.settings.threads)) as executor:
             return executor.run(inputs)
 
-    def _methods(self, apart: OpenComposition) -> list[Method]:
+    def _methods(self, base: OpenComposition) -> list[Method]:
         until, policy = self.time_budget.is_over(SEARCHED), self.job.settings.policy
         self._say("searching for schedules of separate models")
-        without = self._without(apart)
+        without = self._without(base)
         found = [] if policy == "packed" else list(serial_methods(without, until))
         if policy != "serial":
             found += packed_methods(without, until, with_ours=policy == "packed")
         if policy == "packed" and not found:  # a single model has nothing to run alongside
             found += serial_methods(without, until)
         if self.job.settings.batches:
-            found += self._batching(apart, list(mixed_methods(apart, until)))
+            found += self._batching(base, list(mixed_methods(base, until)))
         self._note_if_over(SEARCHED)
         return found
 
-    def _without(self, apart: OpenComposition) -> OpenComposition:
+    def _without(self, base: OpenComposition) -> OpenComposition:
         """The models as they run without iosched: separate inputs, no shared operators.
 
         Sessions of plain onnxruntime do that already; a schedule for a GPU needs a model without sharing.
         """
-        if not apart.shares or apart.plain is not None or not apart.opened.is_schedulable:
-            return apart
+        if not base.shares or base.plain is not None or not base.opened.is_schedulable:
+            return base
         # Without batching, nothing else could ship.
         if not self.job.settings.batches or not self.job.settings.shared_inputs:
-            return replace(apart, shares=False)
+            return replace(base, shares=False)
         without = compose(self.models)
-        opened = self._opened(without.model, apart.opened)
-        pairs = zip(without.members, apart.members, strict=True)
+        opened = self._opened(without.model, base.opened)
+        pairs = zip(without.members, base.members, strict=True)
         fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
         return OpenComposition(without.model, without.members, opened, fed=fed)
 
-    def _batching(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Method]:
+    def _batching(self, base: OpenComposition, unbatched: list[Method]) -> Iterator[Method]:
         yield from unbatched
-        if apart.shares:
-            yield from batched_methods(apart)
-        if len(apart.members) < 2 or not apart.opened.is_schedulable:
+        if base.shares:
+            yield from batched_methods(base)
+        if len(base.members) < 2 or not base.opened.is_schedulable:
             return
-        for plan in self._plans(apart, unbatched):
+        for plan in self._plans(base, unbatched):
             self._say("scheduling the batched models")
             model = self.cluster.batched(plan)
-            target = OpenComposition(model, apart.members, self._opened(model, apart.opened), plan.all_groups())
+            target = OpenComposition(model, base.members, self._opened(model, base.opened), plan.all_groups())
             yield from batched_methods(target)
             yield from mixed_methods(target, self.time_budget.is_over(SEARCHED))
 
-    def _plans(self, apart: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
+    def _plans(self, base: OpenComposition, unbatched: list[Method]) -> Iterator[Plan]:
         """Distinct plans that batch something.
 
         Separate operators are priced by isolated samples, although whole models side by side wait less for each other.
         With "auto", plans are also made with these prices multiplied by `_share`, and by the mean of `_share` and 1.
         """
         self._say("measuring the gain of batched operators")
-        sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
-        costs = SampledCosts(sampled, self.cluster.ensemble, lambda model: self._best_us(model, apart.opened))
+        sampled = self.cluster.model if base.opened.attached is not None else weightless(self.cluster.model)
+        costs = SampledCosts(sampled, self.cluster.ensemble, lambda model: self._best_us(model, base.opened))
         plan = self._plan(costs)
         self._note_if_over(PRICED)
         if not plan.groups:
@@ -313,7 +313,7 @@ class _ClusterJob:
         yield plan
         if self.job.settings.policy != "auto":
             return
-        share = _share(apart.opened, costs, plan, min(predicted_us(each.found.schedule) for each in unbatched))
+        share = _share(base.opened, costs, plan, min(predicted_us(each.found.schedule) for each in unbatched))
         known = {plan.all_groups()}
         for each in ((1 + share) / 2, share):
             less = self._plan(replace(costs, share=each))
@@ -324,13 +324,13 @@ class _ClusterJob:
     def _plan(self, costs: SampledCosts) -> Plan:
         return self.cluster.plan(self.job.settings.policy, interpolated(costs, len(self.models)))
 
-    def _best_us(self, model: Model, beside: OpenModel) -> float:
+    def _best_us(self, model: Model, alongside: OpenModel) -> float:
         """Predicted latency of the best schedule; infinite if the device cannot schedule the model, or time is over."""
         is_over = self.time_budget.is_over(PRICED)
         if is_over():
             return math.inf
         try:
-            with closing(self._open(model, beside)) as opened:
+            with closing(self._open(model, alongside)) as opened:
                 if not opened.is_schedulable:
                     return math.inf
                 return predicted_us(schedule_by(opened, "both", deadline=is_over).schedule)
@@ -355,7 +355,7 @@ def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -
     others = (name for name in opened.graph.by_name if name not in grouped)
     total_us = sum(opened.cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in others)
     operators = ([plan.ensemble.graph.by_name[name] for name in group] for group in plan.all_groups())
-    total_us += sum(costs.apart_us(each, len(each)) for each in operators)
+    total_us += sum(costs.separate_us(each, len(each)) for each in operators)
     return min(best_us / total_us, 1.0) if 0 < total_us < math.inf and best_us < math.inf else 1.0
 
 

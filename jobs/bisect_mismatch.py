@@ -426,8 +426,8 @@ def _between(graph: ComputationGraph, bad: str, good: Collection[str]) -> set[st
 def _cut(graph: ComputationGraph, between: Sequence[str], bad: str, middle: str) -> list[str]:
     """Operators up to `middle` whose results are read after it."""
     until = between.index(middle) + 1
-    behind = {bad, *between[until:]}
-    return [name for name in between[:until] if not behind.isdisjoint(graph.successors[name])]
+    after = {bad, *between[until:]}
+    return [name for name in between[:until] if not after.isdisjoint(graph.successors[name])]
 
 
 def sentence(found: FirstDifference) -> str:

@@ -144,7 +144,7 @@ def _considered(document: ScheduleDocument, operator: str, open_model: OpenModel
 
 
 def _idle(open_model: OpenModel, found: StagePlacement) -> dict[Stage, float | None]:
-    stages = {found.present, *(stage for place in found.elsewhere for stage in place.stages)}
+    stages = {found.present, *(stage for place in found.others for stage in place.stages)}
     return {stage: open_model.details.idle_share(stage) for stage in stages}
 
 
@@ -154,12 +154,12 @@ def _weighed(
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db) as whole_model:
         open_model, teams = of_a_team(whole_model, document)
-        known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
+        known = None if open_model.attached is None else _SparingCosts(open_model.attached.cost, measurements)
         unit, strategy = open_model.units.unit_of[operator.name], document.search.strategy
         known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
         pruning = Pruning(document.search.pruning.r, document.search.pruning.s)
         schedule = open_model.units.scheduled(document.schedule)
-        models, found = _models_beside(model, document, operator), present_placement(schedule, unit, known_stage_us)
+        models, found = _other_models(model, document, operator), present_placement(schedule, unit, known_stage_us)
         if not models or _is_within(found.present, pruning):
             found = operator_placement(
                 open_model.graph,
@@ -182,7 +182,7 @@ def _weighed(
             open_model.details.throughputs,
             _idle(open_model, found),
             0 if known is None else known.cost.measurements,
-            open_model.details.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
+            open_model.details.imported.share(found.stages, open_model.cost.stage_latency_us),
             considered=tuple(_considered(document, operator.name, open_model)),
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
             equal=_equal(open_model.details.uncertainty, found),
@@ -215,7 +215,7 @@ def _is_within(stage: Stage, pruning: Pruning) -> bool:
     return (s is None or len(stage.groups) <= s) and (r is None or longest <= r)
 
 
-def _models_beside(model: Model, document: ScheduleDocument, operator: Operator) -> tuple[str, ...]:
+def _other_models(model: Model, document: ScheduleDocument, operator: Operator) -> tuple[str, ...]:
     """The models in the operator's stage, if each of its groups belongs to another model; else none."""
     members = members_of(model.proto)
     owned = owners(model, members)
@@ -231,7 +231,7 @@ def _models_beside(model: Model, document: ScheduleDocument, operator: Operator)
 def _equal(uncertainty: Uncertainty | None, found: StagePlacement) -> frozenset[OtherPlacement] | None:
     if uncertainty is None:
         return None
-    known = (place for place in found.elsewhere if place.stages)
+    known = (place for place in found.others if place.stages)
     return frozenset(place for place in known if uncertainty.ratio(place.stages, found.stages).is_equal)
 
 

@@ -22,7 +22,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.unit_graph import UnitGraph
 
 _COMPUTED = "the latencies of this schedule are predicted: nothing was measured on this device"
-_ELSEWHERE = "the schedule was made on another machine, whose measurements are not in this profile database"
+_OTHER_MACHINE = "the schedule was made on another machine, whose measurements are not in this profile database"
 _OTHER_UNITS = "this machine joins other operators into units than the schedule"
 
 
@@ -60,8 +60,8 @@ def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | No
     With teams, all latencies are of one of them. For a simulated GPU, latencies of single operators are computed.
     Complexity: one look-up per stage and one per operator.
     """
-    if document.cost == "measured" and not _is_here(document):
-        return KnownStages(why=_ELSEWHERE)
+    if document.cost == "measured" and not _is_of_this_machine(document):
+        return KnownStages(why=_OTHER_MACHINE)
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db, writes=False) as whole:
         open_model, _ = of_a_team(whole, document)
@@ -70,7 +70,7 @@ def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | No
         return _looked_up(open_model, tuple(open_model.units.scheduled(document.schedule).stages))
 
 
-def _is_here(document: ScheduleDocument) -> bool:
+def _is_of_this_machine(document: ScheduleDocument) -> bool:
     if runner_name("auto", document) != document.device_name:
         return False
     design = runner_design("auto", document)
@@ -85,10 +85,10 @@ def _separates_units(units: UnitGraph, schedule: Schedule) -> bool:
 
 def _looked_up(open_model: OpenModel, stages: Sequence[Stage]) -> KnownStages:
     idle = [open_model.details.idle_share(stage) for stage in stages]
-    if open_model.here is None:
+    if open_model.attached is None:
         singles = tuple(_singles(open_model, open_model.cost.stage_latency_us))
         return KnownStages(tuple(KnownStage(None, each) for each in idle), singles, _COMPUTED)
-    cost = open_model.here.cost
+    cost = open_model.attached.cost
     found = tuple(KnownStage(cost.known(stage), each) for stage, each in zip(stages, idle, strict=True))
     return KnownStages(found, tuple(_singles(open_model, partial(known_us, cost))))
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from iosched.jobs.matrix_cells import PRICE, SEARCH, MatrixIntervals, Price, Priced, Search, Searched, fastest
 from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import Kind, Target, Task, WorkerPool, refuse_measuring_anew
+from iosched.jobs.pool.task import Kind, Target, Task, WorkerPool, refuse_measuring_again
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -176,9 +176,9 @@ def matrix(
     if pool is None:
         if all(resolve(device).info.cost_kind == "measured" for device in settings.devices):
             refuse_for_simulated_gpus(settings.opening)
-        with LocalPool(settings.profile_db) as here:
-            return _matrix(here, batches, settings, observer or Silence())
-    refuse_measuring_anew(settings.resume)
+        with LocalPool(settings.profile_db) as local:
+            return _matrix(local, batches, settings, observer or Silence())
+    refuse_measuring_again(settings.resume)
     refuse_for_simulated_gpus(settings.opening)
     return _matrix(pool, batches, settings, observer or Silence())
 

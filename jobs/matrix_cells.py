@@ -86,11 +86,11 @@ def fastest(row: Sequence[float], own: int) -> int:
 
 def _search(work: Search, here: Context) -> Searched:
     opened = _opened(work.device, work.opening, here)
-    ahead = None if opened.here is None else here.ahead(work.opening, opened.here)
+    prefetcher = None if opened.attached is None else here.prefetcher(work.opening, opened.attached)
     interrupt = here.interrupt
     deadline = (lambda: interrupt.came) if interrupt.can_come else None
     how = (work.strategy, work.pruning)
-    found = schedule_by(opened, *how, observer=here.observer, deadline=deadline, ahead=ahead)
+    found = schedule_by(opened, *how, observer=here.observer, deadline=deadline, prefetcher=prefetcher)
     _check_stopped(here)
     return Searched(opened.units.expanded(found.schedule), found.proven)
 
@@ -105,7 +105,7 @@ def _price(work: Price, here: Context) -> Priced:
         latencies_us.append(schedule_latency_us(opened, schedule))
     *found_us, sequential_us = latencies_us
     info = opened.device.info
-    of_measuring = () if opened.here is None else opened.here.running(None, {}).notes
+    of_measuring = () if opened.attached is None else opened.attached.running(None, {}).notes
     intervals, speedups = _uncertainty(opened, schedules, baseline, schedules[fastest(found_us, work.own)])
     return Priced(
         info.name,
@@ -115,7 +115,7 @@ def _price(work: Price, here: Context) -> Priced:
         tuple(measured_share(opened, schedule) for schedule in schedules),
         intervals,
         speedups,
-        (*opened.details.elsewhere.notes, *of_measuring),
+        (*opened.details.imported.notes, *of_measuring),
     )
 
 
@@ -168,8 +168,8 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
     A measured stage counts with its second measurement (`Remeasurable`). The first one is too low on average for the
     stages that a search chose by it, and would favour the schedule found with these latencies.
     """
-    if opened.here is not None:
-        return measured_stage_us(opened.here.cost, stage)
+    if opened.attached is not None:
+        return measured_stage_us(opened.attached.cost, stage)
     return opened.cost.stage_latency_us(_runnable(opened, stage))
 
 
@@ -185,7 +185,7 @@ def _runnable(opened: OpenModel, stage: Stage) -> Stage:
 
 def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
     """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `ImportedProfile`."""
-    return opened.details.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
+    return opened.details.imported.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:

@@ -12,7 +12,7 @@ from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.profiled_device import OpenModel, ProfiledDevice, attached
-from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
+from iosched.profiler.store.database import ProfileDatabase, default_path, path_exists
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.teams import Teams
@@ -24,17 +24,17 @@ class SharedResources:
 
     Attributes:
         database: the open profile database; None if each job opens its own.
-        ahead: makes a prefetcher for an open model (`scheduler.search`), or returns None.
+        prefetcher: makes a prefetcher for an open model (`scheduler.search`), or returns None.
         counts_opening: whether opening the model counts towards a budget.
     """
 
     database: ProfileDatabase | None = None
-    ahead: Callable[[OpenModel, TimeBudget], Prefetchable | None] | None = None
+    prefetcher: Callable[[OpenModel, TimeBudget], Prefetchable | None] | None = None
     counts_opening: bool = True
 
-    def ahead_on(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
+    def prefetcher_of(self, open_model: OpenModel, time_budget: TimeBudget) -> Prefetchable | None:
         """The prefetcher of an open model, if any."""
-        return None if self.ahead is None else self.ahead(open_model, time_budget)
+        return None if self.prefetcher is None else self.prefetcher(open_model, time_budget)
 
 
 NO_SHARED_RESOURCES = SharedResources()
@@ -77,7 +77,7 @@ def profile_database(
         writes: whether to store measurements, and to create a missing database.
     """
     path, keeps = profile_db or default_path(), writes and device.info.cost_kind == "measured"
-    was_made = path is not None and is_there(path)
+    was_made = path is not None and path_exists(path)
     if device.info.cost_kind == "analytic" and not (was_made and settings.resume):
         yield None
         return

@@ -122,7 +122,7 @@ def _optimized(
             library = baselines.tensorrt(settings.budget_s and ENGINE_SHARE * settings.budget_s)
         time_budget = TimeBudget(settings.budget_s, started, interrupt, baselines.onnxruntime, library, least=least)
         result = _OptimizeJob(
-            model, settings, open_model, observer, time_budget, shared.ahead_on(open_model, time_budget)
+            model, settings, open_model, observer, time_budget, shared.prefetcher_of(open_model, time_budget)
         ).run()
     return checked(result, model, device, settings.threads, strict=settings.strict)
 
@@ -134,12 +134,12 @@ class _OptimizeJob:
     opened: OpenModel
     observer: Observer
     time_budget: TimeBudget
-    ahead: Prefetchable | None
+    prefetcher: Prefetchable | None
 
     def run(self) -> OptimizeResult:
         with self.time_budget.interrupt.holding():
             is_for_throughput = self.settings.objective == "throughput" and self.opened.is_schedulable
-            here = self.opened.here
+            here = self.opened.attached
             if is_for_throughput and here is not None and here.teams is not None:
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.time_budget))
             found, verdict, search_seconds = self._decided()
@@ -153,7 +153,7 @@ class _OptimizeJob:
 
     def _decided(self) -> tuple[SearchResult, Verdict, float]:
         """The plan that ships and the seconds of the search; one operator after another if no other plan runs."""
-        here = self.opened.here
+        here = self.opened.attached
         has_plain = here is None or here.baselines.onnxruntime is not None
         attempt = Faults(self.settings.strict or has_plain)
         with attempt.contained("the schedule found"):
@@ -194,7 +194,7 @@ class _OptimizeJob:
 
     @contextmanager
     def _comparing(self) -> Iterator[Comparison | None]:
-        here = self.opened.here
+        here = self.opened.attached
         if here is None:
             yield None
             return
@@ -203,7 +203,7 @@ class _OptimizeJob:
             yield comparison
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None = None) -> OptimizeResult:
-        here = self.opened.here
+        here = self.opened.attached
         cost = here.cost if cost is None and here is not None else cost
         of_model = self.model, self.settings, self.opened.device, here
         result = result_of(*of_model, found, verdict, cost, self.time_budget.seconds)
@@ -220,12 +220,12 @@ class _OptimizeJob:
             return unsearched(sequential(self.opened.graph))
         share = _SEARCHING if self.settings.objective == "throughput" else 1.0
         deadline = partial(self.time_budget.deadline, share=share)
-        found = schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.ahead, first)
-        is_computed = self.opened.here is None and self.settings.schedule_from is None
+        found = schedule_asked_for(self.opened, self.settings, self.observer, deadline, self.prefetcher, first)
+        is_computed = self.opened.attached is None and self.settings.schedule_from is None
         return or_in_lanes(self.opened, self.settings, found) if is_computed else found
 
     def _verdict(self, found: SearchResult, comparison: Comparison | None) -> Verdict:
-        here = self.opened.here
+        here = self.opened.attached
         if here is None or comparison is None:
             runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
             verdict = predicted_verdict(self.model, self.opened, runtime, found)

@@ -21,7 +21,7 @@ class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _optimize(work: Optimize, here: Context) -> OptimizeResult:
     settings = here.settings(work.settings)
-    return optimize(here.model, settings, here.observer, here.interrupt, here.lent(settings.opening))
+    return optimize(here.model, settings, here.observer, here.interrupt, here.shared(settings.opening))
 
 
 OPTIMIZE = Kind("optimize", Optimize, OptimizeResult, _optimize)

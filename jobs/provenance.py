@@ -84,10 +84,10 @@ def provenance(seeds: Mapping[str, int] = {}, command: Sequence[str] | None = No
         command: the words of the command line, without secrets.
     """
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Provenance(machine_here(), versions_here(), dict(seeds), None if command is None else tuple(command), time)
+    return Provenance(this_machine(), own_versions(), dict(seeds), None if command is None else tuple(command), time)
 
 
-def machine_here() -> Machine:
+def this_machine() -> Machine:
     """This machine, as this process sees it."""
     processor = read_processor()
     return Machine(
@@ -103,7 +103,7 @@ def machine_here() -> Machine:
     )
 
 
-def versions_here() -> dict[str, str]:
+def own_versions() -> dict[str, str]:
     """Versions of installed packages, without importing them."""
     try:
         own = {"iosched": iosched_version()}

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from iosched.jobs.observer import Observer, Silence
 from iosched.jobs.pool.local import LocalPool
-from iosched.jobs.pool.task import JobBudget, Pending, Target, WorkerPool, refuse_measuring_anew
+from iosched.jobs.pool.task import JobBudget, Pending, Target, WorkerPool, refuse_measuring_again
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES, Measure
 from iosched.jobs.ranking.model_cost import ModelCost
 from iosched.jobs.ranking.rank_task import cost_task
@@ -178,12 +178,12 @@ def rank(
     if settings.measure not in MEASURES:
         raise UsageError(f"unknown measure {settings.measure!r}: choose from {', '.join(MEASURES)}")
     if pool is not None:
-        refuse_measuring_anew(settings.resume)
+        refuse_measuring_again(settings.resume)
         return _ranked(pool, models, settings, observer)
     for name in settings.devices:
         resolve(name).check(settings.on(name).opening)
-    with _shared(settings) as shared, LocalPool() as here:
-        return _ranked(here, models, shared, observer)
+    with _shared(settings) as shared, LocalPool() as local:
+        return _ranked(local, models, shared, observer)
 
 
 def _ranked(
@@ -323,5 +323,5 @@ class _Ranking:
         ]
         order = {target.device: place for place, target in enumerate(self.devices)}
         rows = sorted(found, key=lambda row: (order[row.device], row.latency_us))
-        notes = (line for each in self.devices if not each.is_elsewhere for line in remarks(each.asked))
+        notes = (line for each in self.devices if not each.is_remote for line in remarks(each.asked))
         return RankResult(tuple(rows), time.monotonic() - self.started, tuple(dict.fromkeys(notes)))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from iosched.scheduler.strategies import RecordedStrategy
 
 
-def document_from(model: Model, device: Device, here: AttachedModel | None, schedule: Schedule) -> ScheduleDocument:
+def document_from(model: Model, device: Device, attached: AttachedModel | None, schedule: Schedule) -> ScheduleDocument:
     """A schedule file with model, device, machine and versions, without the search.
 
     If latencies are computed, it has no machine and is the same everywhere.
 
     Args:
-        here: the model that was open on the device, if that is attached.
+        attached: the model that was open on the device, if that is attached.
     """
     return ScheduleDocument(
         model=model.name,
@@ -36,16 +36,16 @@ def document_from(model: Model, device: Device, here: AttachedModel | None, sche
         device={**device.info.design, "kind": device.info.kind, "name": device.info.name},
         schedule=schedule,
         cost=device.info.cost_kind,
-        versions={"iosched": iosched_version(), **({} if here is None else here.measuring.versions)},
+        versions={"iosched": iosched_version(), **({} if attached is None else attached.measuring.versions)},
         structure=model.structure,
         provenance={} if device.info.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
     )
 
 
 def search_record(
-    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, here: AttachedModel | None
+    strategy: RecordedStrategy, pruning: Pruning, found: SearchResult, attached: AttachedModel | None
 ) -> file.SearchRecord:
-    """The search in a schedule file; `here` is the open model on an attached device."""
-    signatures = found.measured if here is None else here.cost.signatures
+    """The search in a schedule file; `attached` is the open model on an attached device."""
+    signatures = found.measured if attached is None else attached.cost.signatures
     counts = file.Counts(found.states, found.transitions, found.stages, signatures)
     return file.SearchRecord(strategy, file.Limits(pruning.r, pruning.s), counts)

@@ -35,7 +35,7 @@ def schedule_by(
     exhaustive: bool = False,
     observer: Observer | None = None,
     deadline: Deadline | None = None,
-    ahead: Prefetchable | None = None,
+    prefetcher: Prefetchable | None = None,
     first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units.
@@ -47,7 +47,7 @@ def schedule_by(
         *(opened.graph, opened.cost, effort, strategy, pruning),
         observer=observer,
         deadline=deadline,
-        ahead=ahead,
+        prefetcher=prefetcher,
         first=first,
     )
 
@@ -61,7 +61,7 @@ def found_by(
     *,
     observer: Observer | None = None,
     deadline: Deadline | None = None,
-    ahead: Prefetchable | None = None,
+    prefetcher: Prefetchable | None = None,
     first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
@@ -70,7 +70,7 @@ def found_by(
     it.
 
     Args:
-        ahead: answers questions of the search before it asks them, see `search`.
+        prefetcher: answers questions of the search before it asks them, see `search`.
         first: stages of a good schedule, which a search measures first.
     """
     if strategy == LANES:
@@ -84,11 +84,11 @@ def found_by(
         observer=None if observer is None else SearchProgress(observer, shows_best=len(components(graph)) < 2),
         deadline=deadline,
         effort=effort,
-        ahead=ahead,
+        ahead=prefetcher,
         first=tuple(first),
     )
-    beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
-    return search_components(graph, cost, find, beside=beside, is_over=deadline or never)
+    concurrent = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
+    return search_components(graph, cost, find, concurrent=concurrent, is_over=deadline or never)
 
 
 def _listed(graph: ComputationGraph, cost: CostModel, is_over: Deadline) -> Schedule:
@@ -107,7 +107,7 @@ def schedule_asked_for(
     settings: OptimizeSettings,
     observer: Observer,
     deadline: Callable[[], Deadline | None],
-    ahead: Prefetchable | None = None,
+    prefetcher: Prefetchable | None = None,
     first: Iterable[Stage] = (),
 ) -> SearchResult:
     """The given schedule, or the one that the settings ask for, in the device's units.
@@ -115,7 +115,7 @@ def schedule_asked_for(
     Args:
         deadline: returns a function that says when the search has to end; called only if something is searched, since
             it may have to run the model.
-        ahead: answers questions of the search before it asks them.
+        prefetcher: answers questions of the search before it asks them.
         first: stages of a good schedule, which a search measures first.
     """
     if (given := settings.schedule_from) is not None:
@@ -128,24 +128,24 @@ def schedule_asked_for(
         exhaustive=settings.exhaustive,
         observer=observer,
         deadline=end,
-        ahead=ahead,
+        prefetcher=prefetcher,
         first=first,
     )
 
 
-def known_in_lanes(here: AttachedModel) -> Schedule | None:
+def known_in_lanes(attached: AttachedModel) -> Schedule | None:
     """The schedule of list scheduling; None if a latency that it needs is unknown, or if it would use no lanes."""
-    cost = here.cost
+    cost = attached.cost
     if cost.lanes < 2:
         return None
-    names = [operator.name for operator in here.graph.operators]
+    names = [operator.name for operator in attached.graph.operators]
     alone_us = {name: known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) for name in names}
     on_lane_us = {name: cost.known_work_us(name) for name in names}
     known = {name: us for name, us in alone_us.items() if us is not None}
     works = {name: us for name, us in on_lane_us.items() if us is not None}
     if not len(known) == len(works) == len(names):
         return None
-    found = in_lanes(here.graph, LaneTimes(cost.lanes, works.__getitem__, known.__getitem__))
+    found = in_lanes(attached.graph, LaneTimes(cost.lanes, works.__getitem__, known.__getitem__))
     return found if any(map(is_linked, found.stages)) else None
 
 
@@ -190,14 +190,14 @@ def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
 
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
     """The given schedule with the latencies known on this device."""
-    here = opened.here
-    latency_us = opened.cost.stage_latency_us if here is None else partial(known_us, here.cost)
+    attached = opened.attached
+    latency_us = opened.cost.stage_latency_us if attached is None else partial(known_us, attached.cost)
 
-    def here_known(stage: Stage) -> Stage:
+    def with_latency(stage: Stage) -> Stage:
         return replace(stage, predicted_us=latency_us(stage), measured_us=None)
 
     blocks = (
-        replace(block, stages=tuple(map(here_known, block.stages)), optimal=False)
+        replace(block, stages=tuple(map(with_latency, block.stages)), optimal=False)
         for block in opened.units.scheduled(schedule).blocks
     )
     return unsearched(Schedule(tuple(blocks)))

@@ -19,7 +19,7 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _COULD_NOT_START = 127
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 """Seconds from the termination of a command until it is killed."""
 
 
@@ -65,7 +65,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _ended_soon(process: subprocess.Popen[bytes]) -> int:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        return process.wait(_PATIENCE_S)
+        return process.wait(_TIMEOUT_S)
     process.kill()
     return process.wait()
 

@@ -31,5 +31,5 @@ def missing_resource(text: str) -> str | None:
 
 def failure(text: str, message: str = "") -> ExecutionError:
     """A `ResourceError` if a library's text means that a resource is missing, else an error with `message`."""
-    lack = missing_resource(text)
-    return ExecutionError(message or text) if lack is None else ResourceError(lack)
+    missing = missing_resource(text)
+    return ExecutionError(message or text) if missing is None else ResourceError(missing)

@@ -68,8 +68,8 @@ def open_session(
         # onnxruntime's fallback prints on stdout and retries on the CPU.
         return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except onnxruntime_errors() as error:
-        if (lack := missing_resource(str(error))) is not None:
-            raise ResourceError(lack) from error
+        if (missing := missing_resource(str(error))) is not None:
+            raise ResourceError(missing) from error
         message = f"onnxruntime cannot run {called}: {first_useful_line(error)}"
         raise InvalidModelError(f"{message}{_shapes_text(bound)}") from error
 

@@ -84,8 +84,8 @@ def _sockets(packages: Iterable[frozenset[int]], nodes: Sequence[frozenset[int]]
     """Packages, joined if they have memory in common; none if that is unknown."""
     found = list(packages) if nodes else []
     for node in nodes:
-        apart = [each for each in found if each.isdisjoint(node)]
-        found = [*apart, frozenset[int]().union(*(each for each in found if each not in apart))]
+        disjoint = [each for each in found if each.isdisjoint(node)]
+        found = [*disjoint, frozenset[int]().union(*(each for each in found if each not in disjoint))]
     return tuple(sorted(filter(None, found), key=min))
 
 

@@ -71,7 +71,7 @@ def operator_placement(
     elif window is not None:
         weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))
         masks = [weighed.mask(stage.operators) for stage in stages]
-        found = tuple(_elsewhere(weighed, operator, masks, number - first, first))
+        found = tuple(_other_placements(weighed, operator, masks, number - first, first))
     return StagePlacement(
         operator=operator,
         block=block.index,
@@ -80,7 +80,7 @@ def operator_placement(
         first_stage=first,
         stages=stages,
         present_us=present_us,
-        elsewhere=found,
+        others=found,
         is_weighed=window is not None,
     )
 
@@ -164,7 +164,7 @@ def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tu
     )
 
 
-def _elsewhere(
+def _other_placements(
     weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int
 ) -> Iterator[OtherPlacement]:
     bit, stages = weighed.mask([operator]), weighed.lattice.stages
@@ -312,7 +312,7 @@ class StagePlacement:
     first_stage: int
     stages: tuple[Stage, ...]
     present_us: float | None
-    elsewhere: tuple[OtherPlacement, ...]
+    others: tuple[OtherPlacement, ...]
     is_weighed: bool = True
 
     @property
@@ -328,10 +328,10 @@ class StagePlacement:
     @property
     def possible(self) -> tuple[OtherPlacement, ...]:
         """The other placements that the pruning allows."""
-        return tuple(other for other in self.elsewhere if other.possible)
+        return tuple(other for other in self.others if other.possible)
 
     @property
-    def rival(self) -> OtherPlacement | None:
+    def best_other(self) -> OtherPlacement | None:
         """The other placement of the lowest bound; None if there is none."""
         return min(self.possible, key=lambda other: other.at_least_us, default=None)
 
@@ -346,11 +346,11 @@ class StagePlacement:
         """
         if not self.is_weighed:
             return "too_wide"
-        rival, now = self.rival, self.present_us
-        if rival is None or now is None:
-            return "only_place" if rival is None else "unknown"
-        if rival.at_least_us >= now:
-            return "best" if rival.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
-        if rival.at_most_us >= now:
+        best_other, now = self.best_other, self.present_us
+        if best_other is None or now is None:
+            return "only_place" if best_other is None else "unknown"
+        if best_other.at_least_us >= now:
+            return "best" if best_other.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
+        if best_other.at_most_us >= now:
             return "undecided"
-        return "worse" if rival.at_most_us < now * (1 - tolerance) else "within_tolerance"
+        return "worse" if best_other.at_most_us < now * (1 - tolerance) else "within_tolerance"

@@ -62,12 +62,12 @@ class Guide:
     observer: SearchObserver
     deadline: Deadline | None
     n_blocks: int
-    ahead: Prefetchable | None = None
+    prefetcher: Prefetchable | None = None
 
     def hand_over(self, questions: Sequence[CostQuestion]) -> None:
         """Announces the next questions (see `Prefetchable`), unless the deadline has passed."""
-        if self.ahead is not None and questions and not self.is_over():
-            self.ahead.prefetch(questions)
+        if self.prefetcher is not None and questions and not self.is_over():
+            self.prefetcher.prefetch(questions)
 
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
@@ -120,21 +120,21 @@ def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[SearchedB
         if not pending:
             pending, waiting = waiting, pending
         rounds: list[tuple[BlockSearch, SearchRound]] = []
-        for found in [pending.popleft() for _ in range(1 if guide.ahead is None else len(pending))]:
+        for found in [pending.popleft() for _ in range(1 if guide.prefetcher is None else len(pending))]:
             wanted = _next_round(guide, found)
             if wanted is None:
                 yield _finish(guide, found, searches)
             else:
                 rounds.append((found, wanted))
         _report_best(guide, searches)
-        if guide.ahead is not None:
+        if guide.prefetcher is not None:
             surely = [question for found, wanted in rounds for question in found.exploration.questions(wanted)]
             guide.hand_over(surely)
         for found, wanted in rounds:
             _run(guide, found, wanted)
             if guide.deadline is None and wanted.later:
                 waiting.append(found)
-            elif guide.deadline is None and guide.ahead is None:
+            elif guide.deadline is None and guide.prefetcher is None:
                 pending.appendleft(found)
             else:
                 pending.append(found)

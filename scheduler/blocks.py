@@ -130,19 +130,19 @@ class _Cuts:
         An operator without readers could run concurrently with all later ones, and one that reads no operator with all
         earlier ones.
         """
-        beside = any(self.dead_end[first:end]) or end <= self.last_start
-        return self.width[end - 1] <= _NARROW and not beside
+        overlaps = any(self.dead_end[first:end]) or end <= self.last_start
+        return self.width[end - 1] <= _NARROW and not overlaps
 
     def segments(self) -> Iterator[tuple[int, int]]:
         """Half-open ranges of positions, each ended by a cut vertex or the last operator.
 
         A branch that ends in an output can overlap with later operators, so its block gets twice its length.
         """
-        first = beside = 0
+        first = least_end = 0
         for position, is_vertex in enumerate(self.vertex):
             if self.dead_end[position]:
-                beside = max(beside, 2 * position - first + 1)
-            if (is_vertex and position >= beside) or position + 1 == len(self.vertex):
+                least_end = max(least_end, 2 * position - first + 1)
+            if (is_vertex and position >= least_end) or position + 1 == len(self.vertex):
                 yield first, position + 1
                 first = position + 1
 
@@ -225,16 +225,16 @@ def _is_waist(order: _Order, position: int, first: int, last: int) -> bool:
 
     Such an operator runs alone, so a cut after it costs no concurrency.
     """
-    behind = {position}
+    ancestors = {position}
     for other in range(position, first - 1, -1):
-        if other not in behind:
+        if other not in ancestors:
             return False
-        behind.update(before for before in order.predecessors[other] if before >= first)
-    ahead = {position}
+        ancestors.update(before for before in order.predecessors[other] if before >= first)
+    descendants = {position}
     for other in range(position + 1, last):
-        if not ahead.intersection(order.predecessors[other]):
+        if not descendants.intersection(order.predecessors[other]):
             return False
-        ahead.add(other)
+        descendants.add(other)
     return True
 
 

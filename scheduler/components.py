@@ -36,9 +36,9 @@ def components(graph: ComputationGraph) -> tuple[Part, ...]:
         reached = {operator.name: None}
         waiting = [operator.name]
         for name in waiting:
-            beside = (*graph.predecessors[name], *graph.successors[name])
-            waiting.extend(other for other in dict.fromkeys(beside) if other not in reached)
-            reached.update(dict.fromkeys(beside))
+            neighbours = (*graph.predecessors[name], *graph.successors[name])
+            waiting.extend(other for other in dict.fromkeys(neighbours) if other not in reached)
+            reached.update(dict.fromkeys(neighbours))
         head.update(dict.fromkeys(reached, operator.name))
     found: dict[str, list[str]] = {}
     for operator in graph.operators:
@@ -47,14 +47,14 @@ def components(graph: ComputationGraph) -> tuple[Part, ...]:
 
 
 def search_components(
-    graph: ComputationGraph, cost: CostModel, find: Find, *, beside: bool = True, is_over: Deadline = lambda: False
+    graph: ComputationGraph, cost: CostModel, find: Find, *, concurrent: bool = True, is_over: Deadline = lambda: False
 ) -> SearchResult:
     """The result of `find` for a connected graph; else the best of the three ways to run its components.
 
     `lower_bound_us` assumes components one after another; it is 0 if they run otherwise. Raises as `find` does.
 
     Args:
-        beside: whether components may run concurrently.
+        concurrent: whether components may run concurrently.
         is_over: once true, the device is not used any more.
     """
     parts = components(graph)
@@ -63,9 +63,9 @@ def search_components(
     sets = [_Equal(graph, same) for same in _classes(graph, cost, parts)]
     alone = [find(same.graph, cost) for same in sets]
     chosen = [same.in_a_row(each) for same, each in zip(sets, alone, strict=True)]
-    if beside:
+    if concurrent:
         chosen = [same.in_step(cost, find, each, is_over) for same, each in zip(sets, chosen, strict=True)]
-        chosen = [_all_beside(cost, parts, chosen, is_over)]
+        chosen = [_all_concurrent(cost, parts, chosen, is_over)]
     return one_after_another(chosen)
 
 
@@ -85,7 +85,7 @@ def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
     )
 
 
-def _all_beside(
+def _all_concurrent(
     cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
 ) -> SearchResult:
     found = one_after_another(results)
@@ -160,7 +160,7 @@ class _Equal:
     def copies(self, stage: Stage) -> tuple[Stage, ...]:
         return tuple(stage.renamed(names) for names in self._names)
 
-    def beside(self, stage: Stage) -> Stage | None:
+    def as_one(self, stage: Stage) -> Stage | None:
         """The copies of a stage as one stage; None for merged operators, which belong to one component."""
         if stage.strategy is not Strategy.CONCURRENT:
             return None
@@ -220,17 +220,17 @@ class _InStep:
 
     def prefetch(self, questions: Sequence[CostQuestion]) -> None:
         stages = [question.stage for question in questions]
-        found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
+        found = [stage for each in stages for stage in (each, self.parts.as_one(each)) if stage is not None]
         announce(self.cost, [CostQuestion(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
         alone_us = self.cost.stage_latency_us(stage)
         row = tuple(replace(copy, predicted_us=alone_us) for copy in self.parts.copies(stage))
-        beside = self.parts.beside(stage)
-        if beside is None:
+        as_one = self.parts.as_one(stage)
+        if as_one is None:
             return row
-        beside_us = self.cost.stage_latency_us(beside)
-        return (replace(beside, predicted_us=beside_us),) if beside_us <= alone_us * len(row) else row
+        one_us = self.cost.stage_latency_us(as_one)
+        return (replace(as_one, predicted_us=one_us),) if one_us <= alone_us * len(row) else row
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,10 +303,10 @@ def packed_regions(graph: ComputationGraph, cost: CostModel, common: Container[s
 
 def _packed(graph: ComputationGraph, region: Part, cost: CostModel, find: Find) -> SearchResult:
     part = part_of(graph, region)
-    apart = components(part)
-    if len(apart) < 2:
+    parts = components(part)
+    if len(parts) < 2:
         return find(part, cost)
-    schedule = Schedule((Block(0, (side_by_side(cost, apart),)),))
+    schedule = Schedule((Block(0, (side_by_side(cost, parts),)),))
     return SearchResult(schedule, states=0, transitions=0, stages=1, measured=1, lower_bound_us=0.0)
 
 

@@ -225,9 +225,9 @@ def ask(cost: CostModel, question: CostQuestion) -> float:
     raise TypeError(f"{type(cost).__name__} does not support questions of kind {question.kind!r}")
 
 
-def prefetcher_of(cost: object, ahead: Prefetchable | None) -> Prefetchable | None:
+def prefetcher_of(cost: object, prefetcher: Prefetchable | None) -> Prefetchable | None:
     """The given prefetcher, else the cost model if it is `Prefetchable`."""
-    return cost if ahead is None and isinstance(cost, Prefetchable) else ahead
+    return cost if prefetcher is None and isinstance(cost, Prefetchable) else prefetcher
 
 
 def announce(cost: object, questions: Sequence[CostQuestion]) -> None:

@@ -179,9 +179,9 @@ class StageEntry(Struct, frozen=True):
     division: DivisionEntry | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        is_apart = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
+        is_separate = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
         is_one = STAGE_RULES[self.strategy].is_one_operator
-        if is_one and not is_apart:
+        if is_one and not is_separate:
             raise ValueError(f"groups of a {self.strategy} stage must be two or more single operators")
         if self.division is UNSET:
             return

@@ -110,7 +110,7 @@ def _sharing_columns(
 Colours = NDArray[np.uint64]
 
 _ROWS = 1 << 14  # groups that are coloured at once
-_READ, _WRITTEN, _APART, _ABSENT, _SECOND = (np.uint64(salt << 40) for salt in (1, 2, 3, 5, 7))
+_READ, _WRITTEN, _INDIVIDUAL, _ABSENT, _SECOND = (np.uint64(salt << 40) for salt in (1, 2, 3, 5, 7))
 
 
 def group_numbers(
@@ -172,7 +172,7 @@ class _Structure:
             done, now = alike == 0, _n_alike(ordered)
             found[alive[done]] = _key(refined[done], inside[done])
             stuck = np.flatnonzero((now == alike) & ~done)
-            _set_one_apart(refined, ordered, stuck)
+            _individualize(refined, ordered, stuck)
             now[stuck] = _n_alike(np.sort(refined[stuck], axis=1))
             alive, inside, colours, alike = alive[~done], inside[~done], refined[~done], now[~done]
         return found
@@ -212,13 +212,13 @@ def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int
     return found
 
 
-def _set_one_apart(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
+def _individualize(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
     if not len(rows):
         return
     twice = ordered[rows, 1:] == ordered[rows, :-1]
     least = ordered[rows, np.argmax(twice, axis=1)]
     column = np.argmax(colours[rows] == least[:, None], axis=1)
-    colours[rows, column] = _mixed(least + _APART)
+    colours[rows, column] = _mixed(least + _INDIVIDUAL)
 
 
 def _n_alike(ordered: Colours) -> NDArray[np.int64]:

@@ -355,8 +355,8 @@ class KnownLatencies:
     def stage_by(self, position: int, strategy: Strategy) -> Stage:
         """The stage by this strategy, even if it cannot run so."""
         mask = int(self.lattice.stages[position])
-        apart = STAGE_RULES[strategy].is_one_operator
-        groups = [1 << index for index in bits(mask)] if apart else self.lattice.order.groups(mask)
+        separate = STAGE_RULES[strategy].is_one_operator
+        groups = [1 << index for index in bits(mask)] if separate else self.lattice.order.groups(mask)
         return Stage(strategy, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
 
 

@@ -149,12 +149,12 @@ def _check_connected(graph: ComputationGraph, number: int, unit: Sequence[str]) 
     inside, reached, todo = set(unit), {unit[0]}, [unit[0]]
     while todo:
         name = todo.pop()
-        beside = inside.intersection((*graph.predecessors[name], *graph.successors[name])) - reached
-        reached |= beside
-        todo.extend(beside)
-    if apart := [name for name in unit if name not in reached]:
+        neighbours = inside.intersection((*graph.predecessors[name], *graph.successors[name])) - reached
+        reached |= neighbours
+        todo.extend(neighbours)
+    if separate := [name for name in unit if name not in reached]:
         raise UsageError(
-            f"unit {number} is not connected: no path inside it links {shown([unit[0]])} and {shown(apart)}\n"
+            f"unit {number} is not connected: no path inside it links {shown([unit[0]])} and {shown(separate)}\n"
             "Add the operators between them, or split the unit"
         )
 

@@ -247,7 +247,7 @@ class _Subgraph:
         return tuple(self.estimate_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in self.names)
 
     @cached_property
-    def ahead_us(self) -> tuple[float, ...]:
+    def remaining_us(self) -> tuple[float, ...]:
         found = [0.0] * len(self.names)
         for index in reversed(range(len(self.names))):
             found[index] = self.alone_us[index] + max(
@@ -259,7 +259,7 @@ class _Subgraph:
         """Stages to try after this state, by mask: ready operators, each with successors that need only it."""
         waiting = self.order.full & ~state
         ready = [index for index in bits(waiting) if not self.order.predecessors[index] & ~state]
-        ready.sort(key=lambda index: (-self.ahead_us[index], index))
+        ready.sort(key=lambda index: (-self.remaining_us[index], index))
         widths = sorted({min(width, len(ready), self.pruning.s or len(ready)) for width in _WIDTHS} | {len(ready)})
         found: dict[int, Stage] = {}
         for length in {1, min(2, self.pruning.r or 2), self.pruning.r or 3}:
@@ -280,6 +280,6 @@ class _Subgraph:
             after = [other for other in bits(successors[chain[-1]]) if not predecessors[other] & ~done]
             if not after:
                 break
-            chain.append(max(after, key=lambda other: (self.ahead_us[other], -other)))
+            chain.append(max(after, key=lambda other: (self.remaining_us[other], -other)))
             inside |= 1 << chain[-1]
         return chain

@@ -121,8 +121,8 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
             _silence_stdout()
         if ctx is not None and ctx.meta.get("iosched.debug"):
             traceback.print_exc()
-        behind = [] if ctx is None else related_settings(error, ctx)
-        text = "\n".join([f"Error: {message_of(error)}", *map(printable, behind)])
+        settings = [] if ctx is None else related_settings(error, ctx)
+        text = "\n".join([f"Error: {message_of(error)}", *map(printable, settings)])
         _log.error("%s", text, exc_info=error)
         click.echo(text, err=True)
         raise click.exceptions.Exit(exit_code(error)) from None

@@ -287,7 +287,7 @@ def _pruning(r: int, s: int, no_pruning: bool) -> Pruning:
     return NO_PRUNING
 
 
-def refuse_pruning_beside(strategy: str) -> None:
+def refuse_pruning_with(strategy: str) -> None:
     """Refuse `-r`, `-s` and `--no-pruning` for a strategy with its own limits.
 
     Raises:

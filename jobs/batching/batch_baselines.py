@@ -182,9 +182,9 @@ def batched_methods(target: OpenComposition) -> Iterator[Method]:
     """Operators of a batched or sharing model, one after another."""
     if target.opened.is_schedulable:
         one_by_one = sequential(target.opened.graph)
-        is_here = target.opened.here is not None
+        is_attached = target.opened.attached is not None
         yield from _scheduled(
-            "batched", target, unsearched(one_by_one if is_here else priced(target.opened, one_by_one))
+            "batched", target, unsearched(one_by_one if is_attached else priced(target.opened, one_by_one))
         )
     if target.plain is not None:
         yield _in_one_session("batched", target, target.plain, ReferenceSettings("sequential", target.plain.threads))
@@ -200,7 +200,7 @@ def mixed_methods(target: OpenComposition, deadline: Deadline = never) -> Iterat
 
 
 def _scheduled(row: RowName, target: OpenComposition, found: SearchResult) -> Iterator[Method]:
-    here = target.opened.here
+    here = target.opened.attached
     for way in [Way(found.schedule)] if here is None else here.ways(found.schedule).values():
         has_sessions = any(stage.strategy is Strategy.SESSION for stage in way.schedule.stages)
         text = f"by a schedule{', partly in sessions' * has_sessions}{way.how}"

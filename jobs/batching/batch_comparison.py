@@ -162,20 +162,20 @@ def document_of(device: Device, compared: BatchComparison, running: Running) -> 
         running: facts about running the one that ships.
     """
     method = compared.methods[compared.shipped]
-    model, here = method.target.model, method.target.opened.here
+    model, attached = method.target.model, method.target.opened.attached
     latency_us: dict[str, float | None] = {row.name: row.latency_us for row in compared.rows}
     return replace(
-        document_from(model, device, here, method.schedule),
+        document_from(model, device, attached, method.schedule),
         shipped=method.row,
-        search=search_record(_STRATEGIES[method.row], DEFAULT_PRUNING, method.found, here),
+        search=search_record(_STRATEGIES[method.row], DEFAULT_PRUNING, method.found, attached),
         latency_us={
             "predicted": method.found.schedule.predicted_us,
-            "measured": None if here is None else latency_us[method.row],
+            "measured": None if attached is None else latency_us[method.row],
             **latency_us,
         },
         runtime=dict(running.runtime),
         alternatives=tuple(
-            Alternative(other.row, other.schedule, None if here is None else latency_us[other.row])
+            Alternative(other.row, other.schedule, None if attached is None else latency_us[other.row])
             for other in compared.methods.values()
             if other.row != method.row and other.target is method.target and other.library is None
         ),
@@ -206,7 +206,7 @@ _Choose = Callable[[Mapping[str, Measurement], RowName, Sequence[RowName]], _Cho
 
 
 def compare_methods(
-    here: AttachedModel,
+    attached: AttachedModel,
     methods: Sequence[Method],
     inputs: Arrays,
     time_budget: TimeBudget,
@@ -217,7 +217,7 @@ def compare_methods(
     Methods that the device cannot run are left out, and OpenVINO if its outputs differ or time is too short to open it.
 
     Args:
-        here: a model that is open on the device.
+        attached: a model that is open on the device.
         methods: ways to run the same models, at least one.
         inputs: of the composed model.
         time_budget: the available time.
@@ -226,11 +226,11 @@ def compare_methods(
     ready: dict[Method, Candidate] = {}
     with closing_all(ready):
         notes = _open(methods, inputs, time_budget, ready)
-        usual_us = _usual_us(here, ready, time_budget)
+        usual_us = _usual_us(attached, ready, time_budget)
         best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[method] for row, method in best.items()}
-        budget = time_budget.comparison_of(here.measuring.budget, [usual_us[method] for method in best.values()])
-        measured = _interleaved(here, candidates, budget, time_budget.interrupt, observer)
+        budget = time_budget.comparison_of(attached.measuring.budget, [usual_us[method] for method in best.values()])
+        measured = _interleaved(attached, candidates, budget, time_budget.interrupt, observer)
         return replace(_compared(best, measured, _choose_measured), notes=(*interference_notes(measured), *notes))
 
 
@@ -331,7 +331,7 @@ class _StoppedError(Exception):
 
 
 def _interleaved(
-    here: AttachedModel,
+    attached: AttachedModel,
     candidates: Mapping[str, Candidate],
     budget: Budget,
     interrupt: Interrupt,
@@ -345,7 +345,7 @@ def _interleaved(
         observer(done, total)
 
     try:
-        return here.in_turn(candidates, budget, round_done)
+        return attached.in_turn(candidates, budget, round_done)
     except _StoppedError:
         interrupt.ask()
-        return here.in_turn(candidates, _HURRIED, round_done)
+        return attached.in_turn(candidates, _HURRIED, round_done)

@@ -52,13 +52,13 @@ class SampledCosts:
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
         """`share` of the latency of the separate operators, less that of the batched one."""
         key = self._key(operators, count)
-        apart_us = self._apart_us(key, operators)
+        separate_us = self._separate_us(key, operators)
         one_us = self._once(("one", *key), lambda: self.best_us(sample(self._graph, _repeated(operators, key[1]))))
-        return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
+        return self.share * separate_us - one_us if isfinite(separate_us) and isfinite(one_us) else -TOO_DEAR_US
 
-    def apart_us(self, operators: Sequence[Operator], count: int) -> float:
+    def separate_us(self, operators: Sequence[Operator], count: int) -> float:
         """Latency of `count` separate operators like these; infinite if unknown."""
-        return self._apart_us(self._key(operators, count), operators)
+        return self._separate_us(self._key(operators, count), operators)
 
     def _key(self, operators: Sequence[Operator], count: int) -> Key:
         """Samples with this key take equally long."""
@@ -68,7 +68,7 @@ class SampledCosts:
         has_one = all(self._weights[other.name] == weights for other in others)
         return self.ensemble.likeness[first.name].key, count, has_one, reads_one
 
-    def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
+    def _separate_us(self, key: Key, operators: Sequence[Operator]) -> float:
         if self.in_turn:
             return key[1] * self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0])))
         return self._once(

@@ -91,5 +91,5 @@ def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
         ("shipped alternatives", one.shipped, other.shipped),
         ("teams", str(one.teams), str(other.teams)),
     )
-    told = [f"Different {what}: {first} and {second}." for what, first, second in facts if first != second]
-    return (*told, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))
+    different = [f"Different {what}: {first} and {second}." for what, first, second in facts if first != second]
+    return (*different, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))

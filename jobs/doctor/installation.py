@@ -199,11 +199,11 @@ def _library_findings(found: Sequence[_Library]) -> Iterator[Finding]:
             yield Finding(f"the package fails to load: {each.trouble}", f"{each.package} {each.version}", each.install)
         elif each.version is not None and not is_met(each.version, each.asked):
             yield Finding(f"iosched requires {each.wanted}", f"{each.package} {each.version}", each.install)
-    for rivals in _ONE_OF:
-        here = [name for name in rivals if package_version(name) is not None]
-        if len(here) > 1:
-            way = f"run 'pip uninstall {' '.join(here)}', then install only the extra for this machine"
-            yield Finding("these packages overwrite each other's files", ", ".join(here), way)
+    for packages in _ONE_OF:
+        installed = [name for name in packages if package_version(name) is not None]
+        if len(installed) > 1:
+            way = f"run 'pip uninstall {' '.join(installed)}', then install only the extra for this machine"
+            yield Finding("these packages overwrite each other's files", ", ".join(installed), way)
 
 
 _FORM = re.compile(

@@ -198,14 +198,14 @@ class Card:
 
     def check_same(self, asked: Card, place: str) -> None:
         """Checks that this study can continue as `asked`."""
-        own, other = (dict(zip(_ABOUT, card._told(), strict=True)) for card in (self, asked))
+        own, other = (dict(zip(_ABOUT, card._texts(), strict=True)) for card in (self, asked))
         if unlike := next((what for what in _ABOUT if own[what] != other[what]), None):
             raise UsageError(
                 f"{place} is a study of {self.name} in {self.space} with {unlike} {own[unlike][:200]}, not "
                 f"{other[unlike][:200]}\nUse the same, or another --storage."
             )
 
-    def _told(self) -> tuple[str, ...]:
+    def _texts(self) -> tuple[str, ...]:
         listed = (",".join(map(str, asked)) or "none" for asked in (self.objectives, self.constraints))
         return self.base, self.space, *listed, str(self.seed)
 

@@ -60,8 +60,8 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 def best_first(points: Sequence[Point]) -> list[int]:
     """Indices of points by rank, then by decreasing crowding distance."""
-    rank, apart = ranks(points), dict[int, float]()
+    rank, distance = ranks(points), dict[int, float]()
     for each in set(rank):
         places = [place for place, found in enumerate(rank) if found == each]
-        apart.update(zip(places, crowding([points[place] for place in places]), strict=True))
-    return sorted(range(len(points)), key=lambda place: (rank[place], -apart[place], place))
+        distance.update(zip(places, crowding([points[place] for place in places]), strict=True))
+    return sorted(range(len(points)), key=lambda place: (rank[place], -distance[place], place))

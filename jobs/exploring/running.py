@@ -18,7 +18,7 @@ _SUPERVISOR = Path(__file__).parents[1] / "supervisor.py"
 _POLL_S = 0.1
 _KEPT_NBYTES = 2**18
 _MOST_NBYTES = 2**26
-_PATIENCE_S = 10.0
+_END_TIMEOUT_S = 10.0
 
 Cut = Literal["time", "output", "stopped"]
 
@@ -129,6 +129,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
     try:
-        process.wait(_PATIENCE_S)
+        process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()

@@ -187,8 +187,8 @@ class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _score(work: Score, here: Context) -> Scores:
-    if (lacking := _lacking(work)) is not None:
-        return Scores(reason=f"the worker's machine has no {lacking}")
+    if (missing := _missing(work)) is not None:
+        return Scores(reason=f"the worker's machine has no {missing}")
     command, watched = work.command, None if work.watched is None else StepReader(work.watched, here.step)
     timeout_s = command.timeout_s and command.timeout_s * max(1, len(work.members))
     with tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder:
@@ -223,7 +223,7 @@ def _scored(found: object, command: ScoreCommand) -> Scored:
         return Scored(reason=str(error))
 
 
-def _lacking(work: Score) -> str | None:
+def _missing(work: Score) -> str | None:
     folder, program = Path(work.folder), work.command.words[0]
     if not folder.is_dir():
         return f"folder {work.folder!r} to run the score command in"

@@ -52,8 +52,8 @@ class _Claim(msgspec.Struct, frozen=True):
         alive = None
         with suppress(ValueError):  # not written by iosched
             alive = is_alive(self.process) if self.process else False
-        is_from_here = self.process.split(" ")[0] in ("", this_process().split(" ")[0])
-        if alive or (alive is False and is_from_here):
+        is_own_machine = self.process.split(" ")[0] in ("", this_process().split(" ")[0])
+        if alive or (alive is False and is_own_machine):
             return not alive
         return abs(time.time() - self.at) > _SILENT_S
 

@@ -36,7 +36,7 @@ _WARM_UP_S = 0.5
 """Requests of this time before each segment are not counted, but at most a share `_WARM_UP` of the segment."""
 _LEAST_S = 1.0
 _WARM_UP = 0.25
-_LEAST_PATIENCE_S = 0.5
+_LEAST_TIMEOUT_S = 0.5
 _SENDING = 0.7
 """Share of the time in which requests that count are sent by default; the rest warms up, waits and drains."""
 _LONE_RUNS, _LONE_S = 30, 1.0
@@ -204,13 +204,13 @@ class LoadTest:
         end_s = time.monotonic() + left_s if self.settings.duration_s is None else math.inf
         segments = self._segments(end_s - time.monotonic())
         answers: dict[str, list[Answer]] = {name: [] for name in self.opened}
-        patience_s = max(_LEAST_PATIENCE_S, *self.deadlines_s.values())
+        timeout_s = max(_LEAST_TIMEOUT_S, *self.deadlines_s.values())
         for count, segment in enumerate(segments, 1):
             round_s = time.monotonic()
             for name, alternative in self.opened.items():
                 self.observer.progress(count - 1, len(segments), f"sending requests to {name}")
                 wait_until_idle()
-                answers[name] += send(alternative.submit, segment, patience_s)
+                answers[name] += send(alternative.submit, segment, timeout_s)
             if 2 * time.monotonic() - round_s > end_s:  # another round would end too late
                 break
         seconds = sum(segment.seconds for segment in segments[:count])

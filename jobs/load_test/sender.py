@@ -78,11 +78,11 @@ class _Request:
         return Answer(self.model, latency_us, lag_us, self.reason)
 
 
-def send(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+def send(submit: Submit, segment: Segment, timeout_s: float) -> tuple[Answer, ...]:
     """Sends the requests of a segment, and returns those that count in order of arrival.
 
     Args:
-        patience_s: after the last arrival, requests that have not begun by then are cancelled.
+        timeout_s: after the last arrival, requests that have not begun by then are cancelled.
 
     Raises:
         ExecutionError: a run does not end.
@@ -93,13 +93,13 @@ def send(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, .
         for each in segment.arrivals:
             requests.append(_Request(each.model, began_s + each.at_s, each.at_s >= 0))
             requests[-1].send(submit, done)
-        _drain([each.answer for each in requests if each.answer is not None], done, patience_s)
+        _drain([each.answer for each in requests if each.answer is not None], done, timeout_s)
     return tuple(each.result() for each in requests if each.counts)
 
 
-def _drain(answers: Sequence[Future[Any]], done: Semaphore, patience_s: float) -> None:
+def _drain(answers: Sequence[Future[Any]], done: Semaphore, timeout_s: float) -> None:
     """Waits for the callbacks too, which `concurrent.futures.wait` does not."""
-    left = _left(len(answers), done, patience_s)
+    left = _left(len(answers), done, timeout_s)
     if left:
         for each in answers:
             each.cancel()
@@ -107,8 +107,8 @@ def _drain(answers: Sequence[Future[Any]], done: Semaphore, patience_s: float) -
         raise ExecutionError(f"a request was not answered within {_LONGEST_RUN_S:.0f} s")
 
 
-def _left(count: int, done: Semaphore, patience_s: float) -> int:
-    end_s = time.monotonic() + patience_s
+def _left(count: int, done: Semaphore, timeout_s: float) -> int:
+    end_s = time.monotonic() + timeout_s
     while count and done.acquire(timeout=max(end_s - time.monotonic(), 0.0)):
         count -= 1
     return count

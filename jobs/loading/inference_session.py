@@ -303,8 +303,8 @@ def _device(providers: Sequence[Provider] | None, provider_options: Sequence[Map
         return "auto"
     if provider_options is not None and len(provider_options) != len(providers):
         raise UsageError("'providers' and 'provider_options' must have the same length if both are given")
-    beside = provider_options or [{}] * len(providers)
-    named = {name: {**given, **more} for (name, given), more in zip(map(_pair, providers), beside, strict=True)}
+    options = provider_options or [{}] * len(providers)
+    named = {name: {**given, **more} for (name, given), more in zip(map(_pair, providers), options, strict=True)}
     for name in named:
         if name not in _KNOWN:
             warnings.warn(

@@ -74,18 +74,18 @@ class ComparedModels:
 
 @contextmanager
 def comparing(
-    latencies: ModelLatencies, here: AttachedModel, time_budget: TimeBudget, observer: Observer, faults: Faults
+    latencies: ModelLatencies, attached: AttachedModel, time_budget: TimeBudget, observer: Observer, faults: Faults
 ) -> Iterator[Comparison]:
     """Yields a comparison; closes its candidates at the end.
 
     Args:
         latencies: earlier rounds of the model on this device.
-        here: the model, open on the device.
+        attached: the model, open on the device.
         time_budget: the available time.
         observer: is shown the number of finished rounds.
         faults: collects the faults of ways that fail, which are left out.
     """
-    comparison = Comparison(latencies, here, time_budget, observer, faults)
+    comparison = Comparison(latencies, attached, time_budget, observer, faults)
     try:
         yield comparison
     finally:
@@ -97,7 +97,7 @@ class Comparison:
     """A comparison that can be continued: candidates stay open, and all rounds count."""
 
     latencies: ModelLatencies
-    here: AttachedModel
+    attached: AttachedModel
     time_budget: TimeBudget
     observer: Observer
     faults: Faults
@@ -110,13 +110,13 @@ class Comparison:
             found: the schedule that was found, in the device's units; None compares the baselines alone.
             search_s: seconds that the search took; None to take the minimum number of rounds.
         """
-        of_found = {} if found is None else self.here.ways(found)
-        in_turn = self.here.one_after_another()
+        of_found = {} if found is None else self.attached.ways(found)
+        in_turn = self.attached.one_after_another()
         every = {
             **of_found,
             **in_turn,
             **self._more(),
-            "greedy": Way(divided(greedy(self.here.graph), self.here.cost)),
+            "greedy": Way(divided(greedy(self.attached.graph), self.attached.cost)),
         }
         ways = every
         if self.time_budget.left_s < self.time_budget.least_comparison_s(len(every) + 1):
@@ -142,8 +142,8 @@ class Comparison:
 
     def _more(self) -> Mapping[str, Way]:
         """Ways without a search that only some models have."""
-        listed = known_in_lanes(self.here)
-        ways = {BY_IMAGE: self.here.by_image(), LANES: None if listed is None else Way(listed)}
+        listed = known_in_lanes(self.attached)
+        ways = {BY_IMAGE: self.attached.by_image(), LANES: None if listed is None else Way(listed)}
         return {name: way for name, way in ways.items() if way is not None}
 
     def _library(self) -> tuple[LibraryBaseline | None, tuple[str, ...]]:
@@ -204,7 +204,7 @@ class Comparison:
         self, ways: Mapping[str, Way], setting: ReferenceSettings | None, library: LibraryBaseline | None
     ) -> dict[str, str]:
         """A text by name that identifies how a way runs."""
-        texts = {name: way.text + self.here.measuring.opened_with for name, way in ways.items()}
+        texts = {name: way.text + self.attached.measuring.opened_with for name, way in ways.items()}
         if setting is not None:
             texts[REFERENCE] = f"{REFERENCE}: {setting.description}"
         if library is not None:
@@ -213,7 +213,7 @@ class Comparison:
 
     def _setting(self) -> ReferenceSettings | None:
         """The setting of plain onnxruntime in earlier rounds, else the fastest, or the usual one if time is short."""
-        plain = self.here.baselines.onnxruntime
+        plain = self.attached.baselines.onnxruntime
         if plain is None:
             return None
         known = self.latencies.setting()
@@ -239,14 +239,14 @@ class Comparison:
             if text in self.candidates:
                 opened[name] = self.candidates[text]
             elif name == REFERENCE and setting is not None:
-                plain = self.here.baselines.onnxruntime
+                plain = self.attached.baselines.onnxruntime
                 assert plain is not None
                 opened[name] = self.candidates[text] = plain.ready(setting, inputs)
             elif library is not None and name == library.name:
                 opened[name] = self.candidates[text] = library.ready(inputs)
             else:
                 with self.faults.contained(_WORDS.format(name)):
-                    self.candidates[text] = opened[name] = _tried(self.here.ready(ways[name], inputs))
+                    self.candidates[text] = opened[name] = _tried(self.attached.ready(ways[name], inputs))
         return opened
 
     def _until_decided(
@@ -259,14 +259,14 @@ class Comparison:
     ) -> Trial:
         """Adds rounds until the trial is decided, wants other ways, or time is over."""
         first = {texts[name]: name for name in reversed(tuple(opened))}  # equal ways are measured once
-        take = self.here.rounds({name: opened[name] for name in first.values()})
+        take = self.attached.rounds({name: opened[name] for name in first.values()})
         for _ in range(WARMUP_ROUNDS):
             take([*first.values()])
         n_known, least = len(trial.sessions), self.time_budget.least_rounds
 
         def is_over(done: int) -> bool:
             nonlocal deadline
-            self.observer.progress(done, None, f"comparing with {self.here.measuring.wording.baseline}")
+            self.observer.progress(done, None, f"comparing with {self.attached.measuring.wording.baseline}")
             if self.time_budget.interrupt.came:
                 self.time_budget.ask()
                 deadline = -math.inf

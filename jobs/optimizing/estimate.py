@@ -112,32 +112,32 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     device.check(settings.opening)
     opening = replace(settings.opening, may_time=False)
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
-        here = open_model.here
-        counter = None if here is None else _Counter(here, settings, here.cost.with_own_counts())
-        counted = partial(_known_elsewhere, open_model) if counter is None else counter.known_and_missing
+        attached = open_model.attached
+        counter = None if attached is None else _Counter(attached, settings, attached.cost.with_own_counts())
+        counted = partial(_known_imported, open_model) if counter is None else counter.known_and_missing
         graph, key_of = open_model.graph, open_model.cost.operator_key
         has_blocks = open_model.baselines.only_way is None
         blocks = tuple(_blocks(graph, settings.pruning, key_of, counted)) if has_blocks else ()
-        info, notes = device.info, open_model.details.elsewhere.notes
+        info, notes = device.info, open_model.details.imported.notes
         found = Estimate(info.kind, info.name, info.cost_kind, blocks, notes=notes)
         return replace(found, known=sum(each.known for each in blocks)) if counter is None else counter.added_to(found)
 
 
-def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
-    measured = opened.details.elsewhere.measured
+def _known_imported(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
+    measured = opened.details.imported.measured
     return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Counter:
-    here: AttachedModel
+    attached: AttachedModel
     settings: OptimizeSettings
     asked: MeasuredCosts
 
     @cached_property
     def _may_know(self) -> bool:
-        devices = self.here.cost.database.stats().devices if self.settings.resume else ()
-        return any(each.device == self.here.cost.device and each.stages for each in devices)
+        devices = self.attached.cost.database.stats().devices if self.settings.resume else ()
+        return any(each.device == self.attached.cost.device and each.stages for each in devices)
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
         """The number of stages in the database, and the maximum number of others that the search measures."""
@@ -154,10 +154,10 @@ class _Counter:
     def added_to(self, found: Estimate) -> Estimate:
         if self._may_know and found.blocks:
             self._ask_for_other_ways()
-        cost = self.here.cost
+        cost = self.attached.cost
         return replace(
             found,
-            prices=self.here.measuring.prices,
+            prices=self.attached.measuring.prices,
             known=self.asked.signatures,
             disturbed=self.asked.disturbed,
             repeats=self.asked.repeatable if is_searched(self.settings.strategy) else 0,
@@ -166,7 +166,7 @@ class _Counter:
 
     def _ask_for_other_ways(self) -> None:
         """Asks for each operator on one lane, and for stages of strategies other than concurrent."""
-        graph, strategy = self.here.graph, self.settings.strategy
+        graph, strategy = self.attached.graph, self.settings.strategy
         for names in (part.operators for part in partition(graph)):
             for name in names:
                 self.asked.known_work_us(name)
@@ -183,9 +183,9 @@ class _Counter:
         known_alone = sum(len(stage.operators) == 1 for stage in known)
         if not is_searched(self.settings.strategy):
             return 0
-        single = self.here.measuring.prices.samples_alone * (alone - known_alone)
+        single = self.attached.measuring.prices.samples_alone * (alone - known_alone)
         beyond = missing - (alone - known_alone)
-        limit = self.here.effort.max_measurements
+        limit = self.attached.effort.max_measurements
         if self.settings.exhaustive or limit is None:
             return single + beyond
         return single + min(beyond, max(limit - (len(known) - known_alone), 0))

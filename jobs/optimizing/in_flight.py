@@ -71,7 +71,7 @@ def predicted_in_flight(model: Model, opened: OpenModel, found: SearchResult, si
 
 def measured_in_flight(
     model: Model,
-    here: AttachedModel,
+    attached: AttachedModel,
     found: SearchResult,
     single: Verdict,
     faults: Faults,
@@ -79,14 +79,14 @@ def measured_in_flight(
     time_budget: TimeBudget,
 ) -> Verdict:
     """`single`, the verdict on one run at a time, or one on several if these are measured to be faster."""
-    inputs, ways = random_inputs(model.graph.inputs), {**here.one_after_another(), **here.ways(found.schedule)}
+    inputs, ways = random_inputs(model.graph.inputs), {**attached.one_after_another(), **attached.ways(found.schedule)}
     rates_us: dict[tuple[str, int], float] = {}
     for number, (name, count) in enumerate(product(ways, COUNTS)):
         if time_budget.remaining_s() <= 0:
             return single.noting((_NO_TIME, *faults.notes))
         observer.progress(number, len(ways) * len(COUNTS), "trying requests at a time")
         with faults.contained(name):
-            candidate = here.ready(replace(ways[name], requests=count), inputs)
+            candidate = attached.ready(replace(ways[name], requests=count), inputs)
             with closing_all({name: candidate}):
                 rate = measure_rates({name: candidate}, _TRIED, rest=time_budget.ask)[name]
             rates_us[name, candidate.in_flight] = rate.median_us
@@ -94,16 +94,16 @@ def measured_in_flight(
         return single.noting(faults.notes)
     way, opened = replace(ways[best[0]], requests=best[1]), dict[str, Candidate]()
     with closing_all(opened):
-        opened["sequential"] = here.ready(ways["sequential"], inputs)
-        opened["iosched"] = here.ready(way, inputs)
+        opened["sequential"] = attached.ready(ways["sequential"], inputs)
+        opened["iosched"] = attached.ready(way, inputs)
         compared, count = measure_rates(opened, _COMPARED, rest=time_budget.ask), opened["iosched"].in_flight
     decided = decide(compared, "sequential", ["iosched"])
     if decided.chosen == "sequential" or count == 1:
         return single.noting(faults.notes)
-    most, schedule = max(each for _, each in rates_us), here.units.expanded(way.schedule)
+    most, schedule = max(each for _, each in rates_us), attached.units.expanded(way.schedule)
     fewer = () if most == COUNTS[-1] else (_FEWER.format(most=most),)
-    reason = decided.reason({"iosched": _words(best[0], count), "sequential": here.measuring.wording.sequential})
-    verdict = replace(single, schedule=schedule, reason=reason, latencies=compared, running=here.running(way, {}))
+    reason = decided.reason({"iosched": _words(best[0], count), "sequential": attached.measuring.wording.sequential})
+    verdict = replace(single, schedule=schedule, reason=reason, latencies=compared, running=attached.running(way, {}))
     return _shipping(replace(verdict, ratio=decided.ratio()), count, model, *fewer, *faults.notes)
 
 

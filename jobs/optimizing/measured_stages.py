@@ -45,7 +45,7 @@ def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | N
     None if there is no such schedule, nothing is searched, or there is a budget. Complexity: that of `search`, which
     asks for no latency that has to be computed.
     """
-    measured = opened.details.elsewhere.measured
+    measured = opened.details.imported.measured
     if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):
         return None
     cost = MeasuredOnly(measured.known_us, opened.cost.operator_key)

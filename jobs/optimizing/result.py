@@ -196,7 +196,7 @@ def result_of(
     model: Model,
     settings: OptimizeSettings,
     device: Device,
-    here: AttachedModel | None,
+    attached: AttachedModel | None,
     found: SearchResult,
     verdict: Verdict,
     cost: MeasuredCosts | None,
@@ -205,10 +205,10 @@ def result_of(
     """The result of `optimize`, with its schedule file.
 
     Args:
-        here: the open model that the schedule was found for, if on an attached device.
+        attached: the open model that the schedule was found for, if on an attached device.
         cost: the latencies that the search asked for; None if they are computed.
     """
-    document = document_from(model, device, here, verdict.schedule)
+    document = document_from(model, device, attached, verdict.schedule)
     found_as = {"iosched": "predicted" if document.cost == "analytic" else "measured"}
     medians_us = {found_as.get(name, name): each.median_us for name, each in verdict.latencies.items()}
     latency_us = {"predicted": found.schedule.predicted_us, **dict.fromkeys(_KEPT), **medians_us}
@@ -217,7 +217,7 @@ def result_of(
         document,
         proven=verdict.proven,
         shipped=verdict.shipped,
-        search=search_record(settings.strategy, settings.pruning, found, here) if given is None else given.search,
+        search=search_record(settings.strategy, settings.pruning, found, attached) if given is None else given.search,
         latency_us=latency_us,
         runtime=dict(verdict.running.runtime),
         alternatives=verdict.alternatives,

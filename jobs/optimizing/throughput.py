@@ -106,7 +106,7 @@ class _Choice:
 
 @dataclass(frozen=True, eq=False)
 class _ThroughputJob:
-    here: AttachedModel
+    attached: AttachedModel
     ways: TeamWays
     choices: TeamChoices
     model: Model
@@ -170,7 +170,7 @@ class _ThroughputJob:
 
         If time is short, its sessions are divided like our teams, if possible.
         """
-        sessions, plain = self.choices.sessions, self.here.baselines.onnxruntime
+        sessions, plain = self.choices.sessions, self.attached.baselines.onnxruntime
         assert plain is not None
         setting = plain.best(self.inputs) if self.time_budget.can_choose_setting else plain.settings[0]
         left_s = self.time_budget.search_left_s if self.time_budget.can_decide else 0.0
@@ -201,7 +201,7 @@ class _ThroughputJob:
 
     @property
     def lanes(self) -> int:
-        return self.here.cost.lanes
+        return self.attached.cost.lanes
 
     def _makers(self, teams: Teams) -> Sequence[Callable[..., Schedule]]:
         return (sequential, greedy) if self._has_several_cores(teams) else (sequential, together)
@@ -241,7 +241,7 @@ class _ThroughputJob:
 
 
 def best_throughput(
-    here: AttachedModel, model: Model, settings: OptimizeSettings, observer: Observer, time_budget: TimeBudget
+    attached: AttachedModel, model: Model, settings: OptimizeSettings, observer: Observer, time_budget: TimeBudget
 ) -> tuple[SearchResult, Verdict, MeasuredCosts]:
     """Finds the way with the highest throughput and decides what ships; also returns the search's cost model.
 
@@ -253,26 +253,26 @@ def best_throughput(
         MismatchError: teams compute other values than onnxruntime, and `settings.strict` is set.
         KeyboardInterrupt: the user interrupts and declines the best way known.
     """
-    assert here.teams is not None
-    lanes = here.cost.lanes
+    assert attached.teams is not None
+    lanes = attached.cost.lanes
     time_budget = replace(
         time_budget, turn_s=lambda run_s: rate_turn_seconds(lanes * run_s)
     )  # in teams of one core each
     inputs = random_inputs(model.graph.inputs)
     choices, faults = team_choices(model, lanes), Faults(settings.strict)
-    job = _ThroughputJob(here, here.teams, choices, model, settings, observer, time_budget, inputs, faults)
+    job = _ThroughputJob(attached, attached.teams, choices, model, settings, observer, time_budget, inputs, faults)
     choice = job.best()
     sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
     verdict = _verdict(job, choice, measured, (sessions, setting), notes)
-    return choice.found or unsearched(choice.schedule), verdict, choice.cost or here.cost
+    return choice.found or unsearched(choice.schedule), verdict, choice.cost or attached.cost
 
 
 def _compared(
     job: _ThroughputJob, choice: _Choice, sessions: Teams | None, setting: ReferenceSettings
 ) -> tuple[Mapping[str, Measurement], tuple[str, ...]]:
     """Measures all interleaved, without our own if its outputs differ."""
-    here, ways, plain = job.here, job.ways, job.here.baselines.onnxruntime
+    attached, ways, plain = job.attached, job.ways, job.attached.baselines.onnxruntime
     assert plain is not None
     opened: dict[str, Candidate] = {}
     with closing_all(opened):
@@ -293,16 +293,16 @@ def _compared(
             notes += (
                 f"Teams were not compared because their outputs differ from those of onnxruntime: {check.reasons[0]}.",
             )
-        opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
+        opened["sequential"] = attached.ready(Way(sequential(attached.graph)), job.inputs)
         notes += job.time_budget.library_notes
-        if here.baselines.openvino is not None and job.time_budget.has_time_for_library:
+        if attached.baselines.openvino is not None and job.time_budget.has_time_for_library:
             try:
-                here.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
+                attached.baselines.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = open_streams(job.model, job.lanes, job.inputs)
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
         budget = job.time_budget.comparison(_COMPARED, len(opened))
-        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.measuring.wording.baseline}"))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {attached.measuring.wording.baseline}"))
         return measured, (*notes, *job.time_budget.notes(min(len(each.samples_us) for each in measured.values())))
 
 
@@ -311,7 +311,7 @@ def _n_kernels(job: _ThroughputJob, chosen: str, choice: _Choice, sessions: Team
         return None
     if chosen == "iosched":
         return job.ways.n_kernels(choice.schedule, choice.teams)
-    found = job.here.running(Way(sequential(job.here.graph)) if chosen == "sequential" else None, {}).n_kernels
+    found = job.attached.running(Way(sequential(job.attached.graph)) if chosen == "sequential" else None, {}).n_kernels
     if chosen == "sequential" or sessions is None or found is None:
         return found
     return found * sum(map(len, sessions.pieces(job.model.batch_size)))
@@ -324,12 +324,12 @@ def _verdict(
     plain: tuple[Teams | None, ReferenceSettings],
     notes: tuple[str, ...],
 ) -> Verdict:
-    here, (sessions, setting) = job.here, plain
+    attached, (sessions, setting) = job.attached, plain
     ours = [name for name in ("iosched", "sequential") if name in measured]
     decided = decide(measured, REFERENCE, ours, [OPENVINO] if OPENVINO in measured else [])
     words = {
         "iosched": f"the schedule found ({choice.teams.text})",
-        "sequential": here.measuring.wording.sequential,
+        "sequential": attached.measuring.wording.sequential,
         REFERENCE: f"plain onnxruntime ({setting.description if sessions is None else sessions.text})",
         OPENVINO: "OpenVINO in its throughput settings",
     }
@@ -338,7 +338,7 @@ def _verdict(
         REFERENCE: sessions,
         OPENVINO: Teams(job.lanes, 1, job.model.batch_size),
     }
-    running, shipped = here.running(None, {}), teams.get(decided.chosen)
+    running, shipped = attached.running(None, {}), teams.get(decided.chosen)
     n_kernels = _n_kernels(job, decided.chosen, choice, sessions)
     if shipped is not None and shipped.requests > 1:
         notes = (CALLERS.format(requests=shipped.requests), *notes)

@@ -94,7 +94,7 @@ class Verdict:
 
 
 def measured_verdict(
-    here: AttachedModel, found: SearchResult, compared: ComparedModels, time_budget: TimeBudget
+    attached: AttachedModel, found: SearchResult, compared: ComparedModels, time_budget: TimeBudget
 ) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond noise."""
     trial, measured = compared.trial, compared.measured
@@ -109,7 +109,7 @@ def measured_verdict(
     shipped = _shipped(chosen, labels)
     words = {
         **dict.fromkeys(compared.found, "the schedule found"),
-        "sequential": here.measuring.wording.sequential,
+        "sequential": attached.measuring.wording.sequential,
         ONE_SESSION: "the rewritten model in one session of onnxruntime",
         BY_IMAGE: "one image at a time on each core",
         "greedy": "the greedy schedule",
@@ -118,7 +118,7 @@ def measured_verdict(
         OPENVINO: "OpenVINO",
         TENSORRT: "TensorRT",
     }
-    running = here.running(compared.ways.get(without), trial.in_common(compared.found))
+    running = attached.running(compared.ways.get(without), trial.in_common(compared.found))
     if shipped in LIBRARIES:
         running = replace(running, n_kernels=None)
     n_rounds = trial.n_rounds(trial.leader)
@@ -126,8 +126,8 @@ def measured_verdict(
     hurried = time_budget.notes(n_rounds) if trial.verdict == "undecided" else ()
     notes = (*hurried, *compared.notes, *rest_notes, *running.notes)
     runtime = {WITHOUT_OPENVINO: _shipped(without, labels)} if shipped == OPENVINO else {}
-    schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
-    in_turn = trial.best([name for name in here.one_after_another() if name in measured])
+    schedules = {name: attached.units.expanded(way.schedule) for name, way in compared.ways.items()}
+    in_turn = trial.best([name for name in attached.one_after_another() if name in measured])
     shown = {
         "iosched": chosen if shipped == "iosched" else found_name,
         "sequential": chosen if shipped == "sequential" else in_turn,
@@ -144,7 +144,7 @@ def measured_verdict(
             if name != in_file and name in measured
         ),
         latencies={label: measured[name] for label, name in shown.items()},
-        kernels_before=here.running(None, {}).n_kernels,
+        kernels_before=attached.running(None, {}).n_kernels,
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=_labelled(trial.speedup(trial.fastest_baseline, trial.candidate), labels),
         verdict=trial.verdict,
@@ -184,7 +184,7 @@ def _measured_reason(trial: Trial, words: Mapping[str, str]) -> str:
 
 
 def reduced_verdict(
-    here: AttachedModel,
+    attached: AttachedModel,
     only_way: OpenvinoBaseline,
     found: SearchResult,
     time_budget: TimeBudget,
@@ -201,7 +201,7 @@ def reduced_verdict(
         raise MismatchError(f"in {precision} {error}\nRemove --precision") from error
     compared = comparison.of_libraries(only_way)
     measured = compared.measured
-    running = with_setting(here.running(None, {}), compared.setting)
+    running = with_setting(attached.running(None, {}), compared.setting)
     runtime = {
         **running.runtime,
         "precision": precision,
@@ -214,7 +214,7 @@ def reduced_verdict(
     return Verdict(
         shipped="openvino",
         reason=f"only OpenVINO runs in {precision} on this device; its outputs differ from fp32 by {off}",
-        schedule=here.units.expanded(found.schedule),
+        schedule=attached.units.expanded(found.schedule),
         latencies=measured,
         kernels_before=running.n_kernels,
         running=replace(
@@ -226,13 +226,13 @@ def reduced_verdict(
     )
 
 
-def unscheduled_verdict(here: AttachedModel, found: SearchResult) -> Verdict:
+def unscheduled_verdict(attached: AttachedModel, found: SearchResult) -> Verdict:
     """The verdict on a model without a runnable schedule: plain onnxruntime ships."""
-    running, plain = here.running(None, {}), here.baselines.onnxruntime
+    running, plain = attached.running(None, {}), attached.baselines.onnxruntime
     return Verdict(
         shipped="reference",
         reason=_NOTHING_TO_SCHEDULE,
-        schedule=here.units.expanded(found.schedule),
+        schedule=attached.units.expanded(found.schedule),
         proven=found.proven,
         kernels_before=running.n_kernels,
         running=with_setting(running, None if plain is None else plain.settings[0]),
@@ -264,7 +264,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
     share, of_sequential = (
-        details.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
+        details.imported.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
     )
     measured, in_file = {} if share is None else {"measured_share": share}, opened.units.expanded(chosen)
     return Verdict(
@@ -278,7 +278,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         latencies={name: Measurement(each, each, each, ()) for name, each in latency_us.items()},
         candidate=LANES if any(map(is_linked, found.schedule.stages)) else None,
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(kernel_count, in_file.stages)), {**runtime, **measured}, details.elsewhere.notes),
+        running=Running(sum(map(kernel_count, in_file.stages)), {**runtime, **measured}, details.imported.notes),
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )

@@ -20,18 +20,18 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import SearchResult
 
 
-def whole_key(model: Model, settings: OptimizeSettings, here: AttachedModel) -> str:
+def whole_key(model: Model, settings: OptimizeSettings, attached: AttachedModel) -> str:
     """A digest of the model, shapes, search settings and library versions."""
     pruning = settings.pruning
-    asked = [settings.strategy, pruning.r, pruning.s, settings.objective, here.measuring.opened_with]
-    text = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(here.measuring.versions.items())])
-    return hashlib.sha256(text.encode()).hexdigest()
+    asked = [settings.strategy, pruning.r, pruning.s, settings.objective, attached.measuring.opened_with]
+    key = json.dumps([model.digest, sorted(model.bindings.items()), asked, sorted(attached.measuring.versions.items())])
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def keep_whole(
     model: Model,
     settings: OptimizeSettings,
-    here: AttachedModel,
+    attached: AttachedModel,
     found: SearchResult,
     verdict: Verdict,
 ) -> None:
@@ -42,24 +42,24 @@ def keep_whole(
     if len(shipped.samples_us) < LEAST_SAMPLES or shipped.disturbed_by:
         return
     slowness = shipped.slowness or 1.0
-    here.cost.database.keep_whole(
+    attached.cost.database.keep_whole(
         WholeRow(
-            device=here.cost.device,
-            key=whole_key(model, settings, here),
+            device=attached.cost.device,
+            key=whole_key(model, settings, attached),
             measured_at=datetime.now(UTC),
             shipped=verdict.shipped,
             samples_us=shipped.samples_us,
             sequential_us=verdict.latencies["sequential"].samples_us,
             stages=len(tuple(found.schedule.stages)),
             sum_us=total_us * slowness,
-            sequential_sum_us=operators_us(here) * slowness,
+            sequential_sum_us=operators_us(attached) * slowness,
         )
     )
 
 
-def operators_us(here: AttachedModel) -> float:
+def operators_us(attached: AttachedModel) -> float:
     """The sum of the latencies of single operators in microseconds.
 
     Measures nothing after a search that found a schedule with a latency, since searches measure single operators first.
     """
-    return sum(map(here.cost.stage_latency_us, sequential(here.graph).stages))
+    return sum(map(attached.cost.stage_latency_us, sequential(attached.graph).stages))

@@ -28,7 +28,7 @@ from iosched.jobs.pool.transport import Lost, Places, Said, Send, Transport, Unr
 from iosched.jobs.pool.worker_slots import WorkerSlots
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
+from iosched.profiler.store.database import ProfileDatabase, default_path, path_exists
 
 R = TypeVar("R")
 
@@ -145,9 +145,9 @@ class ClusterPool:
         elif gpu is not None and gpu.key in there:
             wanted = gpu.key
         elif may_simulate and gpu is not None and "cpu" in there:
-            return Target(gpu.key, gpu.key, "cpu", is_elsewhere=True, rows=_rows_of_gpus(profile_db))
+            return Target(gpu.key, gpu.key, "cpu", is_remote=True, rows=_rows_of_gpus(profile_db))
         if wanted in there:
-            return Target(wanted, wanted, wanted, is_elsewhere=True)
+            return Target(wanted, wanted, wanted, is_remote=True)
         has = ", ".join(there) or "no device at all"
         raise UsageError(f"the cluster has no device {text!r}: it has {has}")
 
@@ -219,7 +219,7 @@ class ClusterPool:
     def _keep_measured(self, event: Said) -> None:
         """Writes rows that arrived as the pool was closed."""
         with suppress(ExecutionError):
-            said = messages.said(event.message)
+            said = messages.worker_message(event.message)
             if isinstance(said, Measured) and event.worker in self._slots.active:
                 self._writer.add(self._log.add(said.rows, event.worker))
 
@@ -271,12 +271,12 @@ class ClusterPool:
                 self._disconnect(reason, now_s, has_ended=has_ended)
             case Said(worker, message):
                 try:
-                    self._receive(worker, messages.said(message), now_s)
+                    self._receive(worker, messages.worker_message(message), now_s)
                 except ExecutionError as error:
                     self._slots.refuse(worker, f"it says what is not understood here: {error}")
                     self._remove(worker, now_s, "it sent an invalid message")
 
-    def _receive(self, worker: str, said: messages.SaidMessage, now_s: float) -> None:
+    def _receive(self, worker: str, said: messages.WorkerMessage, now_s: float) -> None:
         active = self._slots.active.get(worker)
         if isinstance(said, Facts):
             self._add_worker(worker, said, now_s)
@@ -365,7 +365,7 @@ class ClusterPool:
         while self._ends and self._ends[0][0] <= self._writer.n_written:
             self._ends.pop(0)[1]()
 
-    def _message(self, call: Assignment, message: messages.ToldMessage, model: str | None) -> None:
+    def _message(self, call: Assignment, message: messages.DriverMessage, model: str | None) -> None:
         self._send(Send(call.worker, messages.encoded(message), model))
 
     def _send(self, command: transport.Command) -> None:
@@ -396,7 +396,7 @@ def cluster_pool(cluster: str, profile_db: Path | None, threads: int | None, obs
 
 def _rows_of_gpus(profile_db: Path | None) -> messages.Rows:
     path = profile_db or default_path()
-    if path is None or not is_there(path):
+    if path is None or not path_exists(path):
         return ()
     with ProfileDatabase(path) as database:
         return tuple(filter(is_of_gpu, database.rows()))

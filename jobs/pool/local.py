@@ -101,11 +101,11 @@ class LocalPool(WorkerPool):
         """Opens the model until the pool is closed. Models on one device share its threads."""
         key = (device, id(model), settings)
         if key not in self._open:
-            found, beside = resolve(device), [each for (name, *_), each in self._open.items() if name == device]
+            found, others = resolve(device), [each for (name, *_), each in self._open.items() if name == device]
             if device not in self._databases:
                 database = profile_database(found, settings, self._profile_db)
                 self._databases[device] = self._stack.enter_context(database)
-            opened = found.open(model, settings, self._databases[device], beside=next(iter(beside), None))
+            opened = found.open(model, settings, self._databases[device], alongside=next(iter(others), None))
             self._stack.callback(opened.close)
             self._open[key] = opened
         return self._open[key]

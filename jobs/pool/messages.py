@@ -190,9 +190,9 @@ class Unusable(_Message, frozen=True, tag="unusable"):
 
 
 Report = Opened | Progress | Step | Asked
-SaidMessage = Facts | Measured | Report | Done | Failed | Unusable
-ToldMessage = Call | Known | StopAssignment
-prepare(*get_args(SaidMessage), *get_args(ToldMessage))
+WorkerMessage = Facts | Measured | Report | Done | Failed | Unusable
+DriverMessage = Call | Known | StopAssignment
+prepare(*get_args(WorkerMessage), *get_args(DriverMessage))
 
 
 class InterruptedTaskError(IoschedError):
@@ -208,13 +208,13 @@ def encoded(message: _Message) -> bytes:
     return written(message)
 
 
-def said(data: bytes) -> SaidMessage:
+def worker_message(data: bytes) -> WorkerMessage:
     """Decodes a message from a worker.
 
     Raises:
         ExecutionError: the message is invalid.
     """
-    message: SaidMessage = read(data, SaidMessage)  # type: ignore[arg-type]
+    message: WorkerMessage = read(data, WorkerMessage)  # type: ignore[arg-type]
     if isinstance(message, Measured):
         _check_rows(message.rows)
     elif isinstance(message, Facts):
@@ -222,13 +222,13 @@ def said(data: bytes) -> SaidMessage:
     return message
 
 
-def told(data: bytes) -> ToldMessage:
+def driver_message(data: bytes) -> DriverMessage:
     """Decodes a message to a worker.
 
     Raises:
         ExecutionError: the message is invalid.
     """
-    message: ToldMessage = read(data, ToldMessage)  # type: ignore[arg-type]
+    message: DriverMessage = read(data, DriverMessage)  # type: ignore[arg-type]
     return message
 
 

@@ -50,7 +50,7 @@ class RowLog:
 
     def __init__(self) -> None:
         self._logs: dict[str, list[tuple[Row, str | None]]] = {}
-        self._yardsticks: set[str] = set()
+        self._calibrated: set[str] = set()
         self._read: dict[tuple[str, str], int] = {}
 
     def begin(self, family: str, read: Callable[[], Sequence[Row]]) -> None:
@@ -61,8 +61,8 @@ class RowLog:
 
     def add(self, rows: Sequence[Row], worker: str | None) -> Rows:
         """Adds a worker's rows; returns those to write to the database."""
-        kept = tuple(row for row in rows if not (isinstance(row, CalibrationRow) and row.device in self._yardsticks))
-        self._yardsticks.update(row.device for row in kept if isinstance(row, CalibrationRow))
+        kept = tuple(row for row in rows if not (isinstance(row, CalibrationRow) and row.device in self._calibrated))
+        self._calibrated.update(row.device for row in kept if isinstance(row, CalibrationRow))
         for row in kept:
             self._logs.setdefault(family_of(row.device), []).append((row, worker))
         return kept

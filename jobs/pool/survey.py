@@ -31,23 +31,23 @@ class Surveyed:
     problem: str = ""
 
 
-def survey(transport: Transport, patience_s: float) -> tuple[Surveyed, ...]:
+def survey(transport: Transport, timeout_s: float) -> tuple[Surveyed, ...]:
     """Starts a worker on one device of each place, reads its description, and stops it.
 
     Args:
         transport: connects to the cluster; the caller closes it.
-        patience_s: timeout for the workers, in seconds.
+        timeout_s: timeout for the workers, in seconds.
 
     Raises:
         DeviceError: the cluster cannot be reached, or the connection was lost.
     """
-    late = f"no worker came up there within {patience_s:.0f} s"
-    places = _places(transport, time.monotonic() + patience_s)
+    late = f"no worker came up there within {timeout_s:.0f} s"
+    places = _places(transport, time.monotonic() + timeout_s)
     found = {place: Surveyed(place, problem=_problem_of(place) or late) for place in places}
     pending = {f"survey-{number}": place for number, place in enumerate(found) if not _problem_of(place)}
     for worker, place in pending.items():
         transport.send(Start(worker, place))
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     while pending and time.monotonic() < until:
         for event in _received(transport):
             if isinstance(event, Said | Lost) and event.worker in pending:
@@ -85,7 +85,7 @@ def _surveyed(place: Place, event: Said | Lost) -> Surveyed:
     if isinstance(event, Lost):
         return Surveyed(place, problem=event.reason)
     try:
-        said = messages.said(event.message)
+        said = messages.worker_message(event.message)
     except ExecutionError as error:
         return Surveyed(place, problem=f"it says what is not understood here: {error}")
     if isinstance(said, Facts):

@@ -58,12 +58,12 @@ class Context(Protocol):
         """Opens the model on a device. The caller must not close it."""
         ...
 
-    def lent(self, opening: OpenSettings) -> SharedResources:
+    def shared(self, opening: OpenSettings) -> SharedResources:
         """Returns the shared resources for a job that opens the model itself."""
         del opening
         return NO_SHARED_RESOURCES
 
-    def ahead(
+    def prefetcher(
         self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""
@@ -187,20 +187,20 @@ class Target:
         device: its short name.
         asked: its name in settings.
         workers: the device of the workers that compute the costs; a different one if they simulate the target.
-        is_elsewhere: whether these workers have their own profile database.
+        is_remote: whether these workers have their own profile database.
         rows: rows measured on attached GPUs, for simulation.
     """
 
     device: str
     asked: str
     workers: str
-    is_elsewhere: bool = False
+    is_remote: bool = False
     rows: Rows = field(default=(), compare=False)
 
     @property
     def is_simulated(self) -> bool:
         """Whether workers of another device simulate the target."""
-        return self.is_elsewhere and self.device != self.workers
+        return self.is_remote and self.device != self.workers
 
     def on(self, settings: OptimizeSettings) -> OptimizeSettings:
         """Returns a job's settings for this device.
@@ -208,9 +208,9 @@ class Target:
         Raises:
             UsageError: the settings ignore the profile database, by which workers elsewhere share measurements.
         """
-        if self.is_elsewhere:
-            refuse_measuring_anew(settings.resume)
-        return replace(settings, device=self.asked, profile_db=None if self.is_elsewhere else settings.profile_db)
+        if self.is_remote:
+            refuse_measuring_again(settings.resume)
+        return replace(settings, device=self.asked, profile_db=None if self.is_remote else settings.profile_db)
 
 
 class WorkerPool(Protocol):
@@ -285,7 +285,7 @@ def outcome(pool: WorkerPool, pending: Pending[R], interrupt: Interrupt) -> R:
     return pending.result()
 
 
-def refuse_measuring_anew(resume: bool) -> None:
+def refuse_measuring_again(resume: bool) -> None:
     """Rejects `--no-resume`, since workers share measurements through the profile database.
 
     Raises:

@@ -73,7 +73,7 @@ class TaskRegistry:
     def __init__(
         self,
         timeouts: Timeouts,
-        tell: Callable[[Assignment, messages.ToldMessage, str | None], None],
+        tell: Callable[[Assignment, messages.DriverMessage, str | None], None],
         unseen: Callable[[str], Rows],
     ) -> None:
         self._tell, self._unseen = tell, unseen

@@ -102,10 +102,10 @@ class Worker:
         Thread(target=self._run, name=f"worker on {device}", daemon=True).start()
 
     def take(self, message: bytes, fetch: Fetch) -> None:
-        """Queues a `messages.ToldMessage` and returns at once. Thread-safe."""
+        """Queues a `messages.DriverMessage` and returns at once. Thread-safe."""
         self._inbox.put((message, fetch))
 
-    def say(self, message: messages.SaidMessage) -> None:
+    def say(self, message: messages.WorkerMessage) -> None:
         """Sends a message to the driver."""
         self._say(messages.encoded(message))
 
@@ -133,7 +133,7 @@ class Worker:
             pass
 
     def _receive(self, message: bytes, fetch: Fetch) -> None:
-        received = messages.told(message)
+        received = messages.driver_message(message)
         if isinstance(received, Call):
             self._assignments.append((received, fetch))
         elif isinstance(received, messages.Known):
@@ -232,7 +232,7 @@ class Worker:
             return self._open.model
         self.close_model()
         model = self.loaded(sent, fetch)
-        found = self.device_for(model).open(model, settings, self.database).here
+        found = self.device_for(model).open(model, settings, self.database).attached
         assert found is not None
         self._open = _Open(sent, settings, found, found.cost)
         return found
@@ -284,17 +284,17 @@ class WorkerContext(Context):
     def _opening(self, asked: OpenSettings) -> OpenSettings:
         return replace(asked, threads=self.worker.threads_of(asked.threads))
 
-    def lent(self, opening: OpenSettings) -> SharedResources:
+    def shared(self, opening: OpenSettings) -> SharedResources:
         """Returns the worker's database and a prefetcher as shared resources."""
         return SharedResources(
             self.worker.database, partial(self._opened, opening), counts_opening=self.call.left_s is not None
         )
 
-    def _opened(self, opening: OpenSettings, model: OpenModel, pace: TimeBudget) -> Prefetchable | None:
+    def _opened(self, opening: OpenSettings, own: OpenModel, pace: TimeBudget) -> Prefetchable | None:
         self.worker.say(messages.Opened(call=self.call.call))
-        return None if model.here is None else self.ahead(opening, model.here, lambda: pace.search_left_s <= 0)
+        return None if own.attached is None else self.prefetcher(opening, own.attached, lambda: pace.search_left_s <= 0)
 
-    def ahead(
+    def prefetcher(
         self, opening: OpenSettings, model: AttachedModel, is_over: Callable[[], bool] = lambda: False
     ) -> Prefetchable | None:
         """Returns a prefetcher for the questions of a search; None if no other workers may answer them."""

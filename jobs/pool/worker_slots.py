@@ -134,7 +134,7 @@ class WorkerSlots:
             self.refuse(worker, facts.other_version)
             return None
         active = ActiveWorker(facts, slot.place)
-        if active.noise and self._is_quieter_elsewhere(slot.place):
+        if active.noise and self._has_quieter_machine(slot.place):
             self.refuse(worker, f"its machine is too noisy to measure on: {active.noise}", now_s + LONGEST_WAIT_S)
             return None
         self.active[worker] = active
@@ -159,7 +159,7 @@ class WorkerSlots:
         """Stops noisy workers whose device has a worker on a quieter machine; returns their names."""
         found = []
         for worker, active in self.active.items():
-            if self._slot_of(worker) and active.noise and self._is_quieter_elsewhere(active.place):
+            if self._slot_of(worker) and active.noise and self._has_quieter_machine(active.place):
                 reason = f"its machine has become too noisy to measure on: {active.noise}"
                 self.refuse(worker, reason, now_s + LONGEST_WAIT_S)
                 found.append(worker)
@@ -199,7 +199,7 @@ class WorkerSlots:
             "To list the problems of its machines, run: iosched devices --cluster"
         )
 
-    def _is_quieter_elsewhere(self, place: Place) -> bool:
+    def _has_quieter_machine(self, place: Place) -> bool:
         """Whether a worker of the same device on another machine measures without interference."""
         others = (each for each in self.active.values() if each.place.node != place.node)
         return any(each.place.device == place.device and not each.noise for each in others)

@@ -114,8 +114,8 @@ def model_cost(
         held = interrupt or Uninterrupted()
         began = started if shared.counts_opening else time.monotonic()
         time_budget = TimeBudget(settings.budget_s, began, held)  # reserves no time for whole models
-        ahead = shared.ahead_on(there, time_budget)
-        job = _FromStages(model, settings, attached(there), observer or Silence(), started, time_budget, ahead)
+        prefetcher = shared.prefetcher_of(there, time_budget)
+        job = _FromStages(model, settings, attached(there), observer or Silence(), started, time_budget, prefetcher)
         return job.searched() if measure == "stages" else job.known()
 
 
@@ -157,12 +157,12 @@ class _FromStages:
     observer: Observer
     started: float
     time_budget: TimeBudget
-    ahead: Prefetchable | None
+    fetcher: Prefetchable | None
 
     def searched(self) -> ModelCost:
         self._check()
         with self.time_budget.interrupt.holding():
-            found = schedule_asked_for(self.here, self.settings, self.observer, self.time_budget.deadline, self.ahead)
+            found = schedule_asked_for(self.here, self.settings, self.observer, self.time_budget.deadline, self.fetcher)
             self.time_budget.ask()
         total_us, cost = _total_us(found), self.here.cost
         estimated = self._estimated(total_us, operators_us(self.here))

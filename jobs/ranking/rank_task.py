@@ -20,7 +20,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _cost(work: Cost, here: Context) -> ModelCost:
     settings = here.settings(work.settings)
-    return model_cost(here.model, work.measure, settings, here.observer, here.interrupt, here.lent(settings.opening))
+    return model_cost(here.model, work.measure, settings, here.observer, here.interrupt, here.shared(settings.opening))
 
 
 COST = Kind("cost", Cost, ModelCost, _cost)

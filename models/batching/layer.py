@@ -241,10 +241,10 @@ class Writer:
         shape, name = joined.shape, joined.name
         low, high = sorted((joined.axis, axis))
         if prod(shape[low:high]) != 1:
-            apart = (*shape[: joined.axis], count, *shape[joined.axis :])
-            order = [index for index in range(len(apart)) if index != joined.axis]
+            separate = (*shape[: joined.axis], count, *shape[joined.axis :])
+            order = [index for index in range(len(separate)) if index != joined.axis]
             order.insert(axis, joined.axis)
-            name = self.reshaped(name, apart, f"{joined.name}/apart", count)
+            name = self.reshaped(name, separate, f"{joined.name}/apart", count)
             name = self.make("Transpose", [name], self.fresh(f"{joined.name}/moved", count), perm=order)
         return self.reshaped(name, scaled(shape, axis, count), f"{joined.name}/axis{axis}", count)
 

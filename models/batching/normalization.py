@@ -30,13 +30,13 @@ def axes(layer: MemberLayer) -> Axes:
 def write(layer: MemberLayer, axis: int, writer: Writer) -> list[Joined]:
     """One normalization."""
     if layer.node.op_type == "LayerNormalization" and not all(each.are_equal for each in layer.constants):
-        return [Joined(_scaled_behind(layer, axis, writer), axis, layer.shape)]
+        return [Joined(_scaled_after(layer, axis, writer), axis, layer.shape)]
     is_joined = axis == _CHANNELS and layer.node.op_type in PER_CHANNEL
     constants = [writer.along(each, 0) if is_joined else each.name for each in layer.constants]
     return writer.one(layer, axis, [layer.joined()[0].name, *constants])
 
 
-def _scaled_behind(layer: MemberLayer, axis: int, writer: Writer) -> str:
+def _scaled_after(layer: MemberLayer, axis: int, writer: Writer) -> str:
     """A normalization with scale one, then each member's scale and shift."""
     name = layer.node.output[0]
     scale, *shift = layer.constants

@@ -79,17 +79,17 @@ class OperatorBatch:
         graph: the model.
         rows: for each node of an operator, the members' nodes, in the order of the operator's form.
         differ: assume that weights differ between members.
-        apart: assume that inputs differ between members.
+        separate: assume that inputs differ between members.
     """
 
     graph: EditableGraph
     rows: tuple[tuple[onnx.NodeProto, ...], ...]
     differ: bool = False
-    apart: bool = False
+    separate: bool = False
 
     @classmethod
     def of(
-        cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, apart: bool = False
+        cls, graph: EditableGraph, operators: Sequence[Operator], *, differ: bool = False, separate: bool = False
     ) -> OperatorBatch:
         """The batch of these operators; one may occur several times.
 
@@ -102,7 +102,7 @@ class OperatorBatch:
         for name, nodes in own.items():
             if [_batch_criteria(graph, node) for node in nodes] != first:
                 raise ValueError(f"operators {operators[0].name!r} and {name!r} differ in type, attributes or shapes")
-        return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, apart)
+        return cls(graph, tuple(zip(*(own[operator.name] for operator in operators), strict=True)), differ, separate)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
@@ -123,7 +123,7 @@ class OperatorBatch:
     def spreads(self) -> bool:
         """Whether all members read one unchanged tensor, which only the first node reads."""
         name = self.rows[0][0].input[0]
-        if self.apart or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
+        if self.separate or not self.rules or not self.rules[0].spreads or name in self.graph.weights:
             return False
         first = [node.input[0] for node in self.rows[0]]
         reads = Counter(read for row in self.rows for node in row for read in node.input)
@@ -264,7 +264,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
 def _batching_of(graph: EditableGraph, operator: Operator) -> tuple[bool, bool, bool]:
     """Whether two such operators can be batched, can share one input, and need equal weights."""
     pair = operator, operator
-    if OperatorBatch.of(graph, pair, differ=True, apart=True).axes():
+    if OperatorBatch.of(graph, pair, differ=True, separate=True).axes():
         return True, OperatorBatch.of(graph, pair, differ=True).spreads, False
-    batches = bool(OperatorBatch.of(graph, pair, apart=True).axes())
+    batches = bool(OperatorBatch.of(graph, pair, separate=True).axes())
     return batches, False, batches

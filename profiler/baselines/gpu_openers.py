@@ -68,7 +68,7 @@ def open_on_gpu(setup: GpuSetup) -> Candidate:
         raise DeviceError("computes in the model's own types, not in fp16")
     provider, stream = setup.provider, setup.driver.new_stream()
     kind = provider.name.removesuffix("ExecutionProvider")
-    if not provider.is_there():
+    if not provider.is_available():
         raise DeviceError(f"has no {kind} provider; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()

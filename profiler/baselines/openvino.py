@@ -21,7 +21,7 @@ class OpenvinoBaseline(LibraryBaseline):
     label = "OpenVINO"
 
     @staticmethod
-    def is_there() -> bool:
+    def is_installed() -> bool:
         """Whether OpenVINO is installed."""
         return available()
 

@@ -82,7 +82,7 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 class ComparesSegments(Protocol):
     """Optional part of `MeasuredCosts`: compares segments of stages."""
 
-    def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
+    def in_turn(self, segments: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
         """The interleaved latency of each segment that can run; keeps nothing. Sample k of each is of round k."""
         ...
 

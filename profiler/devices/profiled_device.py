@@ -60,7 +60,7 @@ class CostDetails:
     Attributes:
         idle_share: the idle share of the lanes' time while a stage runs, from 0 to 1; None if unknown. Measures
             nothing.
-        elsewhere: stages measured on such a device on another machine; nothing for attached ones.
+        imported: stages measured on such a device on another machine; nothing for attached ones.
         uncertainty: of computed latencies; None for measured ones.
         in_flight_us: computes the microseconds between the ends of runs by a schedule of `OpenModel.graph`, if that
             many runs overlap; None if that is measured.
@@ -68,7 +68,7 @@ class CostDetails:
 
     throughputs: Throughputs
     idle_share: Callable[[Stage], float | None]
-    elsewhere: ImportedProfile = NO_PROFILE
+    imported: ImportedProfile = NO_PROFILE
     uncertainty: Uncertainty | None = None
     in_flight_us: Callable[[Schedule, int], float] | None = None
 
@@ -173,7 +173,7 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def here(self) -> AttachedModel | None:
+    def attached(self) -> AttachedModel | None:
         """This object if the device is attached, else None."""
         ...
 
@@ -238,9 +238,9 @@ class AttachedModel(OpenModel, Protocol):
 
 def attached(opened: OpenModel) -> AttachedModel:
     """The open model on an attached device; raises a DeviceError if it is not attached."""
-    if opened.here is None:
+    if opened.attached is None:
         raise DeviceError(f"{opened.device.info.name} is not attached: nothing can be run or measured on it")
-    return opened.here
+    return opened.attached
 
 
 class ProfiledDevice(Device, Protocol):
@@ -256,13 +256,13 @@ class ProfiledDevice(Device, Protocol):
         settings: OpenSettings,
         database: ProfileDatabase | None,
         *,
-        beside: OpenModel | None = None,
+        alongside: OpenModel | None = None,
     ) -> OpenModel:
         """Opens `model` on this device.
 
         Args:
             database: the profile database; needed if `DeviceInfo.cost_kind` is "measured".
-            beside: a model that stays open on this device, and whose threads the new one may use.
+            alongside: a model that stays open on this device, and whose threads the new one may use.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.

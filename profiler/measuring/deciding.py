@@ -134,13 +134,13 @@ class Trial:
         sessions: the rounds, earliest session first.
         ours: the share of `ERROR` of each of ours, in order of preference.
         baselines: their names, the usual one first.
-        beside: others, which are shown and do not affect the decision.
+        others: alternatives that are shown and do not affect the decision.
     """
 
     sessions: tuple[SampledRounds, ...]
     ours: Mapping[str, float]
     baselines: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def least_rounds(self) -> int:
@@ -160,7 +160,7 @@ class Trial:
     def without(self, names: Collection[str]) -> Trial:
         """The same without those that do not run."""
         kept = {name: share for name, share in self.ours.items() if name not in names}
-        return replace(self, ours=kept, beside=tuple(name for name in self.beside if name not in names))
+        return replace(self, ours=kept, others=tuple(name for name in self.others if name not in names))
 
     def has(self, name: str) -> bool:
         """Whether it was measured at all."""
@@ -263,8 +263,8 @@ class Trial:
     @property
     def has_all(self) -> bool:
         """Whether the latency of each has an interval."""
-        has_ours = all(self.n_rounds(name) >= LEAST_SAMPLES for name in (*self.ours, *self.beside))
-        return has_ours and all(map(self._is_beside_leader, self.baselines))
+        has_ours = all(self.n_rounds(name) >= LEAST_SAMPLES for name in (*self.ours, *self.others))
+        return has_ours and all(map(self._is_compared_to_leader, self.baselines))
 
     def _decision(self, ours: str) -> Decision:
         if self.is_faster(ours):
@@ -280,8 +280,8 @@ class Trial:
     def wanted(self) -> tuple[str, ...]:
         """The alternatives to measure next: any that may be the best of ours or the fastest baseline."""
         ours = [name for name in self.ours if self._is_wanted(name)]
-        ours += [name for name in self.beside if self.n_rounds(name) < LEAST_SAMPLES]
-        plain = [name for name in self.baselines if name in self._contenders or not self._is_beside_leader(name)]
+        ours += [name for name in self.others if self.n_rounds(name) < LEAST_SAMPLES]
+        plain = [name for name in self.baselines if name in self._contenders or not self._is_compared_to_leader(name)]
         return (*ours, *plain)
 
     def is_faster(self, ours: str) -> bool:
@@ -304,7 +304,7 @@ class Trial:
     def _contenders(self) -> tuple[str, ...]:
         return tuple(name for name in self.baselines if not self._is_clearly_slower(name, self.fastest_baseline))
 
-    def _is_beside_leader(self, plain: str) -> bool:
+    def _is_compared_to_leader(self, plain: str) -> bool:
         return len(self.ratios(plain, self.leader)) >= LEAST_SAMPLES
 
     def _is_wanted(self, name: str) -> bool:

@@ -121,7 +121,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(user_cache_dir("iosched", appauthor=False)) / "profile.sqlite"
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Whether a file is visible; `Path.exists` raises if a folder on the path is not searchable."""
     return os.access(path, os.F_OK)
 

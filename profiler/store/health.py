@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iosched.models.errors import IoschedError
-from iosched.profiler.store.database import is_there
+from iosched.profiler.store.database import path_exists
 from iosched.profiler.store.errors import WAY_OUT, explained
 from iosched.profiler.store.schema import VERSION, version_of
 
@@ -43,7 +43,7 @@ class Health:
 
 def health(path: Path) -> Health:
     """Examines the file of a profile database; O(size of the file)."""
-    if not is_there(path):
+    if not path_exists(path):
         return _absent(path)
     found = Health(
         path,
@@ -65,7 +65,7 @@ def health(path: Path) -> Health:
 
 
 def _absent(path: Path) -> Health:
-    folder = next(each for each in path.absolute().parents if is_there(each))
+    folder = next(each for each in path.absolute().parents if path_exists(each))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     problem = None if writable else f"cannot create {path}: {folder} is not writable.\n{WAY_OUT}."
     return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)

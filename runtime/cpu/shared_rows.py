@@ -356,7 +356,7 @@ def plan_rows(
             rows = height(kernels, result)
             again = sum(b - a for a, b in wanted[0]) - rows
             is_alike = len(set(wanted)) == 1 and not (again > 0 and copies(index, again))
-            made[result] = wanted[0] if is_alike else _apart(wanted, rows)
+            made[result] = wanted[0] if is_alike else _disjoint(wanted, rows)
         for name, window in (windows(kernels, index) or {}).items():
             read = [window.rows(own) for own in made[result]]
             needed[index, name] = tuple((max(0, a), min(height(kernels, name), b)) for a, b in read)
@@ -364,7 +364,7 @@ def plan_rows(
     return RowPlan(tuple(nodes), made, needed) if all(a < b for own in everything for a, b in own) else None
 
 
-def _apart(wanted: Sequence[tuple[Rows, ...]], rows: int) -> tuple[Rows, ...]:
+def _disjoint(wanted: Sequence[tuple[Rows, ...]], rows: int) -> tuple[Rows, ...]:
     """Disjoint rows, cut in the middle of the smallest overlap that a reader needs."""
     least = min(wanted, key=lambda own: sum(b - a for a, b in own))
     cuts = [0, *((before[1] + after[0]) // 2 for before, after in pairwise(least)), rows]

@@ -89,7 +89,7 @@ def _is_static(kernels: KernelGraph, index: int) -> bool:
 
 
 def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    if node.op_type not in _BATCH_PARALLEL or not _keeps_images_apart(kernels, node):
+    if node.op_type not in _BATCH_PARALLEL or not _keeps_images_separate(kernels, node):
         return ()
     result = shape_of(kernels, node.output[0])
     positions = _operands_with_images(node)
@@ -112,7 +112,7 @@ def _operands_with_images(node: onnx.NodeProto) -> Sequence[int]:
     return range(len(node.input)) if node.op_type == "Concat" else _OPERANDS_WITH_IMAGES.get(node.op_type, (0,))
 
 
-def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
+def _keeps_images_separate(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     if node.op_type in ("Gemm", "FusedGemm"):
         return not integer(node, "transA")
     if node.op_type == "Transpose":
@@ -301,8 +301,8 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: i
     """A matrix product: each share reads some rows of the left matrix and all of the right one."""
     left, right = (shape_of(kernels, name) for name in node.input)
     result = shape_of(kernels, node.output[0])
-    is_apart = len(left) == len(result) == axis + 2 and len(right) > 1 and node.input[0] != node.input[1]
-    if not is_apart or integer(node, "transA"):
+    is_separable = len(left) == len(result) == axis + 2 and len(right) > 1 and node.input[0] != node.input[1]
+    if not is_separable or integer(node, "transA"):
         return ()
     step = _ROWS_AT_ONCE if result[axis] >= _ROWS_AT_ONCE * shares else 1
     return tuple(

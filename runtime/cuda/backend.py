@@ -167,26 +167,26 @@ class CudaBackend:
         self._choose = choose
         self._lanes = [lanes or Lanes(driver)]  # one for each concurrent request
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._trials = PartTimer(driver, choose, self._lanes[0], self._sessions)
+        self._part_timer = PartTimer(driver, choose, self._lanes[0], self._sessions)
         preferred = layout or preferred_layout(precision.name, driver.gpu)
-        network = first = LoweredModel(model, precision, preferred, gpu=driver.gpu)
+        lowered = first = LoweredModel(model, precision, preferred, gpu=driver.gpu)
         self._layout = LayoutChoice(preferred)
         self._fused: Mapping[str, str] = {}
         self._crashes: tuple[str, ...] = ()
         if choices is not None and layout is None:
-            self._layout = layout_by_choice(network, choices, partial(self._interleaved_us, choices))
-            network = network if self.layout is preferred else network.in_layout(self.layout)
+            self._layout = layout_by_choice(lowered, choices, partial(self._interleaved_us, choices))
+            lowered = lowered if self.layout is preferred else lowered.in_layout(self.layout)
         if choices is not None:
-            network, self._fused, keys = self._fused_by(choices, network)
+            lowered, self._fused, keys = self._fused_by(choices, lowered)
             self._crashes = crash_notes(choices, [layout_key(first), *keys])
-        self._network = network
+        self._lowered = lowered
 
-    def _interleaved_us(self, choices: Choices, networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
-        key, fused = layout_key(networks[0]), [self._fused_by(choices, network)[0] for network in networks]
-        return self._trials.interleaved_us(fused, lambda network: choices.trying(key, network.layout.value))
+    def _interleaved_us(self, choices: Choices, models: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+        key, fused = layout_key(models[0]), [self._fused_by(choices, lowered)[0] for lowered in models]
+        return self._part_timer.interleaved_us(fused, lambda lowered: choices.trying(key, lowered.layout.value))
 
-    def _fused_by(self, choices: Choices, network: LoweredModel) -> Fusion:
-        return fused_by_choice(network, choices, self._trials.alone_us, self._trials.prepare)
+    def _fused_by(self, choices: Choices, lowered: LoweredModel) -> Fusion:
+        return fused_by_choice(lowered, choices, self._part_timer.alone_us, self._part_timer.prepare)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -210,12 +210,12 @@ class CudaBackend:
 
     def lower(self, schedule: Schedule, *, barriers: bool = True, by_demand: bool = False) -> Lowering:
         """The execution plan of the model under `schedule`."""
-        found = lower(self._network, self.units.expanded(schedule), barriers=barriers)
+        found = lower(self._lowered, self.units.expanded(schedule), barriers=barriers)
         return replace(found, by_demand=by_demand)
 
     def lower_fused(self, schedule: Schedule) -> Lowering:
         """The execution plan with depthwise and pointwise convolutions fused wherever possible."""
-        return lower(fused_everywhere(self._network), self.units.expanded(schedule))
+        return lower(fused_everywhere(self._lowered), self.units.expanded(schedule))
 
     def compile(self, schedule: Schedule, *, barriers: bool = True, by_demand: bool = False) -> CudaModel:
         """Compiles, captures and warms up the model under `schedule`.
@@ -266,7 +266,7 @@ class CudaBackend:
             DeviceError: the GPU is out of memory, or cuDNN has no engine.
             ExecutionError: a kernel fails.
         """
-        return self._trials.stage(self._network, self.units.expanded_stage(stage), names)
+        return self._part_timer.stage(self._lowered, self.units.expanded_stage(stage), names)
 
     def check_kernel(self, lowering: Lowering, task: PlanTask, *, rtol: float) -> Check:
         """Compares one task of a plan with its numpy reference; see `kernel_check.check_kernel`."""
@@ -274,11 +274,11 @@ class CudaBackend:
 
     def operator_key(self, name: str) -> str:
         """Key of an operator: equal for the same kernels, types, shapes and strides."""
-        return self.units.key(name, self._network.operator_key, self._network.signature)
+        return self.units.key(name, self._lowered.operator_key, self._lowered.signature)
 
     def signature(self, stage: Stage) -> str:
         """Signature of a stage: equal for stages with the same latency."""
-        return self._network.signature(self.units.expanded_stage(stage))
+        return self._lowered.signature(self.units.expanded_stage(stage))
 
     def cudnn_plans_in(self, stage: Stage) -> CudnnPlanNames | None:
         """The cuDNN plans chosen for stages with this signature; None if none were tried."""

@@ -47,24 +47,24 @@ class PartTimer:
     sessions: Sessions
     _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
 
-    def stage(self, network: LoweredModel, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
+    def stage(self, lowered: LoweredModel, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
         """One compiled stage; None if the stage merges operators that cannot be merged.
 
         Raises:
             DeviceError: the GPU is out of memory, or cuDNN has no engine.
             ExecutionError: a kernel fails.
         """
-        lowering = lower_stage(network, stage)
-        return None if lowering is None else self._ready(lowering, (names,), self._model_nbytes(network))
+        lowering = lower_stage(lowered, stage)
+        return None if lowering is None else self._ready(lowering, (names,), self._model_nbytes(lowered))
 
-    def prepare(self, network: LoweredModel) -> None:
-        """Compiles all kernels of a network."""
-        self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
+    def prepare(self, lowered: LoweredModel) -> None:
+        """Compiles all kernels of a lowered model."""
+        self.driver.prepare(source_calls(lower(lowered, sequential(lowered.model.graph))))
 
-    def alone_us(self, network: LoweredModel, names: Sequence[str]) -> float:
+    def alone_us(self, lowered: LoweredModel, names: Sequence[str]) -> float:
         """Microseconds of operators alone, one after another; infinite if one fails."""
         try:
-            executor = self.stage(network, Stage(Strategy.CONCURRENT, (tuple(names),)))
+            executor = self.stage(lowered, Stage(Strategy.CONCURRENT, (tuple(names),)))
             if executor is None:
                 return math.inf
             with closing(executor):
@@ -72,43 +72,43 @@ class PartTimer:
         except (DeviceError, ExecutionError):  # not a candidate
             return math.inf
 
-    def interleaved_us(self, networks: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
-        """Microseconds of the sequential model in each network, one sample from each interleaved round.
+    def interleaved_us(self, models: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
+        """Microseconds of the sequential schedule of each lowered model, one sample from each interleaved round.
 
-        If the networks do not fit into memory together, each is timed alone; a failed one has infinite latency.
+        If the models do not fit into memory together, each is timed alone; a failed one has infinite latency.
 
         Args:
-            trying: context for the first run of a network, which may end the process.
+            trying: context for the first run of a model, which may end the process.
         """
         try:
-            return self._rounds_us(networks, trying)
+            return self._rounds_us(models, trying)
         except (DeviceError, ExecutionError):
-            return [self._rounds_alone_us(network, trying) for network in networks]
+            return [self._rounds_alone_us(lowered, trying) for lowered in models]
 
-    def _rounds_alone_us(self, network: LoweredModel, trying: Trying) -> Sequence[float]:
+    def _rounds_alone_us(self, lowered: LoweredModel, trying: Trying) -> Sequence[float]:
         try:
-            return self._rounds_us([network], trying)[0]
+            return self._rounds_us([lowered], trying)[0]
         except (DeviceError, ExecutionError):
             return [math.inf] * _ROUNDS
 
-    def _rounds_us(self, networks: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
+    def _rounds_us(self, models: Sequence[LoweredModel], trying: Trying) -> Sequence[Sequence[float]]:
         with ExitStack() as opened:
             ready = []
-            for network in networks:
-                with trying(network):
-                    ready.append(opened.enter_context(closing(self._whole(network))))
+            for lowered in models:
+                with trying(lowered):
+                    ready.append(opened.enter_context(closing(self._whole(lowered))))
             rounds = [[_pipelined_us(executor) for executor in ready] for _ in range(_ROUNDS)]
         return list(zip(*rounds, strict=True))
 
-    def _whole(self, network: LoweredModel) -> CudaExecutor:
-        lowering = lower(network, sequential(network.model.graph))
+    def _whole(self, lowered: LoweredModel) -> CudaExecutor:
+        lowering = lower(lowered, sequential(lowered.model.graph))
         self.driver.prepare(source_calls(lowering))
         return self._ready(lowering, (), model_nbytes=0)
 
-    def _model_nbytes(self, network: LoweredModel) -> int:
-        if network.model not in self._nbytes:
-            self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
-        return self._nbytes[network.model]
+    def _model_nbytes(self, lowered: LoweredModel) -> int:
+        if lowered.model not in self._nbytes:
+            self._nbytes[lowered.model] = lower(lowered, sequential(lowered.model.graph)).plan.nbytes
+        return self._nbytes[lowered.model]
 
     def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames], model_nbytes: int) -> CudaExecutor:
         executor = CudaExecutor(

@@ -147,7 +147,7 @@ def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
     """
     groups = {plan.group(each) for each in changed for plan in (before, after)}
     names = {name for group in groups for name in group}
-    names |= beside(after, names)
+    names |= neighbours(after, names)
     return _value_us(after, names) - _value_us(before, names)
 
 
@@ -156,7 +156,7 @@ def _value_us(plan: Plan, names: Iterable[str]) -> float:
     return sum(plan.group_value_us(plan.groups[head]) for head in heads)
 
 
-def beside(plan: Plan, names: Iterable[str]) -> set[str]:
+def neighbours(plan: Plan, names: Iterable[str]) -> set[str]:
     """The predecessors and successors of these operators."""
     ensemble = plan.ensemble
     found: set[str] = set()

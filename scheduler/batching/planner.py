@@ -88,13 +88,13 @@ def _floors(ensemble: Ensemble, fresh: Sequence[str], position: dict[str, int]) 
 
 def _drawn(line: list[str], fresh: Sequence[str], floors: Sequence[int], matched: dict[str, int]) -> list[str]:
     """The line with the unmatched operators, each as early as matches and floors allow."""
-    behind: list[list[str]] = [[] for _ in range(len(line) + 1)]
+    inserted: list[list[str]] = [[] for _ in range(len(line) + 1)]
     last = -1
     for name, floor in zip(fresh, floors, strict=True):
         last = matched.get(name, max(last, floor))
         if name not in matched:
-            behind[last + 1].append(name)
-    return [*behind[0], *(name for head, after in zip(line, behind[1:], strict=True) for name in (head, *after))]
+            inserted[last + 1].append(name)
+    return [*inserted[0], *(name for head, after in zip(line, inserted[1:], strict=True) for name in (head, *after))]
 
 
 def _order(similarity: Sequence[Sequence[float]]) -> Iterator[tuple[int, int]]:

@@ -188,8 +188,8 @@ def test_a_place_is_called_faster_if_interleaved_runs_confirm_it(
     assert invoke("optimize", model, "--threads", 2, "--strategy", "sequential", "-q").exit_code == 0
     assert invoke("optimize", model, "--threads", 2, "--exhaustive", "-o", "best.onnx", "-q").exit_code == 0
 
-    def in_turn(self: object, stretches: Mapping[str, object]) -> dict[str, Measurement]:
-        return {name: summarize([faster if name == "now" else 1.0] * 7) for name in stretches}
+    def in_turn(self: object, segments: Mapping[str, object]) -> dict[str, Measurement]:
+        return {name: summarize([faster if name == "now" else 1.0] * 7) for name in segments}
 
     monkeypatch.setattr(CpuStageCost, "in_turn", in_turn)
     result = invoke("explain", "branches.iosched.onnx", "b")

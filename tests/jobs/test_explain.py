@@ -53,7 +53,7 @@ def test_after_an_exhaustive_search_nothing_is_faster_and_nothing_is_measured(
         assert (found.measurements, found.cost) == (0, "measured")
         assert operator.name in found.together
         assert explanation.present_us is not None
-        for placement in explanation.elsewhere:
+        for placement in explanation.others:
             assert placement.at_most_us >= explanation.present_us * (1 - 1e-6)
     assert len(measured) == before
 
@@ -67,12 +67,12 @@ def test_no_more_is_measured_than_allowed(
     unknown = explain_operator(fire(), result.document, name, measurements=0, profile_db=tmp_path / "p.db")
     assert len(measured) == before
     assert unknown.explanation.present_us is None
-    assert all(math.isinf(placement.at_most_us) for placement in unknown.explanation.elsewhere)
+    assert all(math.isinf(placement.at_most_us) for placement in unknown.explanation.others)
     some = explain_operator(fire(), result.document, name, measurements=3, profile_db=tmp_path / "p.db")
     assert (len(measured) - before, some.measurements) == (3, 3)
     known = explain_operator(fire(), result.document, name, measurements=1000, profile_db=tmp_path / "p.db")
     assert known.explanation.present_us is not None
-    assert any(placement.is_exact for placement in known.explanation.elsewhere)
+    assert any(placement.is_exact for placement in known.explanation.others)
 
 
 def test_an_analytic_schedule_is_explained_by_the_analytic_model(
@@ -84,7 +84,7 @@ def test_an_analytic_schedule_is_explained_by_the_analytic_model(
         explanation = found.explanation
         assert (found.cost, found.device_name, found.tolerance) == ("analytic", "Tesla V100-SXM2-16GB", 0.0)
         assert explanation.present_us == pytest.approx(sum(stage.predicted_us or 0.0 for stage in explanation.stages))
-        for placement in explanation.elsewhere:
+        for placement in explanation.others:
             assert placement.is_exact or not placement.possible
             assert placement.at_most_us >= explanation.present_us * (1 - 1e-9)
     assert not measured
@@ -103,7 +103,7 @@ def test_a_schedule_of_an_attached_gpu_is_explained_by_measurements_on_it(
         assert (found.device_name, found.cost, found.measurements) == ("Host 1000", "measured", 0)
         present_us = found.explanation.present_us
         assert present_us is not None
-        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.elsewhere)
+        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.others)
     elsewhere = replace(result.document, device={"kind": "cuda", "name": "Other 2000"})
     with pytest.raises(DeviceError, match="measured on Other 2000, but the attached GPU is Host 1000"):
         explain_operator(fire(), elsewhere, operator.name, profile_db=tmp_path / "p.db")
@@ -137,11 +137,10 @@ def test_an_operator_is_found_by_its_nodes_and_outputs() -> None:
 def turns(now_us: float, others_us: float) -> Callable[..., dict[str, Measurement]]:
     """Interleaved latencies of the block as it is and with the operator elsewhere; some rounds are slower."""
 
-    def in_turn(self: object, stretches: Mapping[str, Sequence[Stage]]) -> dict[str, Measurement]:
+    def in_turn(self: object, segments: Mapping[str, Sequence[Stage]]) -> dict[str, Measurement]:
         speeds = [1.0, 1.3, 0.9, 1.1, 1.0, 1.2, 1.0]
         return {
-            name: summarize([(now_us if name == "now" else others_us) * speed for speed in speeds])
-            for name in stretches
+            name: summarize([(now_us if name == "now" else others_us) * speed for speed in speeds]) for name in segments
         }
 
     return in_turn
@@ -186,7 +185,7 @@ def test_an_operator_of_a_session_is_compared_with_its_separate_stages(
     monkeypatch.setattr(CpuStageCost, "in_turn", turns(120.0, 100.0))
     for name in names:
         found = explain_operator(fire(), document, name, profile_db=tmp_path / "p.db")
-        (instead,) = found.explanation.elsewhere
+        (instead,) = found.explanation.others
         assert found.explanation.present.strategy is Strategy.SESSION
         assert instead.at_most_us < 1e6
         assert (found.better == instead) == (instead.at_most_us < (found.explanation.present_us or 0.0))

@@ -112,6 +112,6 @@ def test_stage_alone_gets_slices_of_a_table_as_inputs() -> None:
     executor = backend.compile_stage(HALF)
     assert executor is not None
     assert {view.buffer: view.shape for view in executor.inputs}["fc"] == (1, 32, 6, 6)
-    plan = cuda_lower.lower_stage(backend._network, HALF)
+    plan = cuda_lower.lower_stage(backend._lowered, HALF)
     assert plan is not None
     assert {buffer.name: buffer.space for buffer in plan.plan.buffers}["fc"] is MemorySpace.INOUT

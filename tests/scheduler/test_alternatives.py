@@ -82,7 +82,7 @@ def test_every_placement_is_the_best_of_all_schedules_that_have_it(
     found, block = explained(graph, schedule, cost, pruning, operator)
     schedules = list(every(graph, seed, pruning, operator))
     assert found.present_us == min(latency for _, latency in schedules)
-    for placement in found.elsewhere:
+    for placement in found.others:
         there = is_there(placement, block, found.stage, operator)
         least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
         assert placement.at_least_us == placement.at_most_us == least
@@ -106,7 +106,7 @@ def test_partly_known_latencies_give_two_bounds(
     table = TableCost(seed)
     schedules = [(way[::-1], sum(map(table.latency_us, way))) for way in schedules_of(graph, names, 2, 3)]
     known = {stages: us for stages, us in schedules if all(cost_knows(cost, stage) for stage in stages)}
-    for placement in found.elsewhere:
+    for placement in found.others:
         there = is_there(placement, block, found.stage, operator)
         least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
         most = min((us for stages, us in known.items() if there(holding(stages, operator))), default=math.inf)
@@ -122,9 +122,9 @@ def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() 
     graph = graph_of(5, [])
     schedule = greedy(graph)  # all five in one stage
     found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
-    assert [placement.kind for placement in found.elsewhere] == ["alone", "fewer"]
+    assert [placement.kind for placement in found.others] == ["alone", "fewer"]
     found = explained_all(graph, sequential(graph), "2", PartlyKnown(1, 0.5))
-    assert [(placement.kind, placement.stage) for placement in found.elsewhere] == [
+    assert [(placement.kind, placement.stage) for placement in found.others] == [
         ("with_stage", 0), ("with_stage", 1), ("with_stage", 3), ("with_stage", 4),
     ]  # fmt: skip
 
@@ -153,13 +153,13 @@ def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> Non
     found = operator_placement(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert found.last_stage - found.first_stage + 1 == 6
     assert found.first_stage <= found.stage <= found.last_stage
-    assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.elsewhere)
+    assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.others)
 
 
 def test_no_other_placement_is_searched_if_the_stage_has_too_many_states() -> None:
     graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
     found = operator_placement(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
-    assert (found.elsewhere, found.verdict(0.05)) == ((), "too_wide")
+    assert (found.others, found.verdict(0.05)) == ((), "too_wide")
     assert found.present_us == cost.latency_us(frozenset(found.present.operators))
 
 
@@ -216,7 +216,7 @@ def test_a_session_is_compared_as_a_whole_with_the_best_stages(
     (session,) = one_session(graph).stages
     found, _ = explained(graph, Schedule((Block(0, (session,)),)), cost, pruning, operator)
     assert (found.present, found.present_us) == (session, cost.stage_latency_us(session))
-    (instead,) = found.elsewhere
+    (instead,) = found.others
     least = sum(min(us for _, us in every(graph, seed, pruning, part.operators[0])) for part in partition(graph))
     assert (instead.kind, instead.at_least_us, instead.at_most_us) == ("by_stages", least, least)
     assert sum(stage.predicted_us or 0.0 for stage in instead.stages) == least
@@ -229,12 +229,12 @@ def test_a_session_of_some_blocks_is_weighed_without_the_others() -> None:
     around = [Block(index, (Stage(Strategy.CONCURRENT, ((name,),)),)) for index, name in ((0, "0"), (2, "3"), (3, "4"))]
     schedule = Schedule((around[0], Block(1, (session,)), *around[1:]))
     found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
-    assert [name for stage in found.elsewhere[0].stages for name in stage.operators] == ["1", "2"]
+    assert [name for stage in found.others[0].stages for name in stage.operators] == ["1", "2"]
 
 
 def test_unknown_stages_of_a_session_leave_bounds() -> None:
     graph, cost = graph_of(3, [(0, 1), (1, 2)]), PartlyKnown(1, 1.0, 0.0)
     schedule = one_session(graph)
-    (instead,) = explained_all(graph, schedule, "1", cost).elsewhere
+    (instead,) = explained_all(graph, schedule, "1", cost).others
     assert (instead.at_most_us, instead.stages) == (math.inf, ())
     assert 0 < instead.at_least_us < math.inf

@@ -77,7 +77,7 @@ def test_equal_parts_are_searched_once() -> None:
         searched.append(part)
         return find(part, cost)
 
-    found = search_components(graph, cost, noted, beside=False)
+    found = search_components(graph, cost, noted, concurrent=False)
     assert [len(part.operators) for part in searched] == [5]
     check_operators(found.schedule, graph)
     assert found.measured == len(cost.asked)
@@ -101,7 +101,7 @@ def test_equal_parts_run_in_step_where_that_is_faster() -> None:
     graph = chains(2, 4)
     found = found_by(graph, InStep(graph))
     assert all(len(stage.groups) == 2 for stage in found.schedule.stages)
-    row = found_by(graph, InStep(graph), beside=False)
+    row = found_by(graph, InStep(graph), concurrent=False)
     assert (found.schedule.predicted_us or 0.0) < (row.schedule.predicted_us or 0.0)
 
 
@@ -122,7 +122,7 @@ def _in_step_us(cost: Lanes, stages: tuple[tuple[str, ...], ...]) -> float:
     return sum(cost.latency_us(Stage(Strategy.CONCURRENT, groups)) for groups in beside)
 
 
-@pytest.mark.parametrize("how", [{"beside": False}, {"is_over": lambda: True}])
+@pytest.mark.parametrize("how", [{"concurrent": False}, {"is_over": lambda: True}])
 def test_parts_run_in_sequence_if_no_other_way_is_allowed(how: dict[str, object]) -> None:
     """Each block is then as optimal as in a separate part."""
     graph = chains(3, 4)

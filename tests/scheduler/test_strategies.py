@@ -113,7 +113,7 @@ def test_a_new_strategy_is_compared_when_a_placement_is_explained(paired: StageR
     cost = FastInPairs()
     alone = Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in "0123")),))
     found = operator_placement(GRAPH, alone, "0", cost, cost.stage_latency_us)
-    assert MadeUp.PAIRED in {stage.strategy for place in found.elsewhere for stage in place.stages}
+    assert MadeUp.PAIRED in {stage.strategy for place in found.others for stage in place.stages}
 
 
 def test_a_new_strategy_is_checked_and_drawn(paired: StageRule) -> None:

@@ -102,7 +102,7 @@ def quiet(device: str, threads: int, say: Say) -> AnyWorker:
 class Older(AnyWorker):
     """A worker of an iosched before the first."""
 
-    def say(self, message: messages.SaidMessage) -> None:
+    def say(self, message: messages.WorkerMessage) -> None:
         if isinstance(message, Facts):
             message = msgspec.structs.replace(message, versions={**message.versions, "iosched": "0.0.0"})
         super().say(message)
@@ -156,9 +156,9 @@ class Slept:
         self._toy = Toy(say, self._task, facts, self._questions)
 
     def take(self, message: bytes, fetch: Fetch) -> None:
-        told = messages.told(message)
-        if isinstance(told, Call):
-            self._learn(told.rows)
+        received = messages.driver_message(message)
+        if isinstance(received, Call):
+            self._learn(received.rows)
         self._toy.take(message, fetch)
 
     def _learn(self, rows: Sequence[Row]) -> None:
@@ -194,10 +194,10 @@ class Scoring:
         self._slept, self._worker = Slept(device, threads, say), _Unprobed(device, threads, say, KINDS)
 
     def take(self, message: bytes, fetch: Fetch) -> None:
-        told = messages.told(message)
-        if not isinstance(told, Call) or told.kind == "score":
+        received = messages.driver_message(message)
+        if not isinstance(received, Call) or received.kind == "score":
             self._worker.take(message, fetch)
-        if not isinstance(told, Call) or told.kind != "score":
+        if not isinstance(received, Call) or received.kind != "score":
             self._slept.take(message, fetch)
 
 
@@ -207,7 +207,7 @@ class _Unprobed(AnyWorker):
     def _probed(self) -> Facts:
         return toy_facts()
 
-    def say(self, message: messages.SaidMessage) -> None:
+    def say(self, message: messages.WorkerMessage) -> None:
         if not isinstance(message, Facts):
             super().say(message)
 

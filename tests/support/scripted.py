@@ -105,14 +105,14 @@ def scripted_round(
 
 def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:
     """OpenVINO is installed; `tried` is what opening a model leads to: the model and how far off it is, or an error."""
-    monkeypatch.setattr(OpenvinoBaseline, "is_there", staticmethod(lambda: True))
+    monkeypatch.setattr(OpenvinoBaseline, "is_installed", staticmethod(lambda: True))
     monkeypatch.setattr(OpenvinoBaseline, "_tried", tried)
     monkeypatch.setattr(OpenvinoBaseline, "run_s", 0.0)
 
 
 def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO is not installed, so that no candidate runs on it."""
-    monkeypatch.setattr(OpenvinoBaseline, "is_there", staticmethod(lambda: False))
+    monkeypatch.setattr(OpenvinoBaseline, "is_installed", staticmethod(lambda: False))
 
 
 def script_operators(monkeypatch: pytest.MonkeyPatch, session_us: float | None = None) -> list[Stage]:

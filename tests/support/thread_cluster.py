@@ -156,10 +156,10 @@ class ThreadTransport:
             self.workers[worker] = self._made(place.device, place.threads, say)
 
     def _pass_on(self, command: Send) -> None:
-        told = messages.told(command.message)
-        if command.worker in self.workers and isinstance(told, Call):
-            self.calls.append((command.worker, told))
-            self._on_call(self, command.worker, told)
+        received = messages.driver_message(command.message)
+        if command.worker in self.workers and isinstance(received, Call):
+            self.calls.append((command.worker, received))
+            self._on_call(self, command.worker, received)
         if (works := self.workers.get(command.worker)) is not None:
             data = b"" if command.model is None else Path(command.model).read_bytes()
             works.take(command.message, lambda: data)
@@ -176,8 +176,8 @@ class ThreadTransport:
 class Talk:
     """One call, as the script of a toy has it."""
 
-    def __init__(self, call: Call, say: Say, told: Queue[messages.ToldMessage]) -> None:
-        self.call, self.say, self._told = call, say, told
+    def __init__(self, call: Call, say: Say, received: Queue[messages.DriverMessage]) -> None:
+        self.call, self.say, self._messages = call, say, received
 
     @property
     def name(self) -> str:
@@ -190,12 +190,12 @@ class Talk:
         """Asks about the operators of these names, and returns the rows that become known."""
         questions = tuple(operator_question(name, "operator") for name in names)
         self.say(encoded(Asked(call=self.call.call, opening={"opening": "toy"}, questions=questions)))
-        known = self._told.get(timeout=PATIENCE_S)
+        known = self._messages.get(timeout=PATIENCE_S)
         assert isinstance(known, Known)
         return known.rows
 
     def until_stopped(self) -> StopAssignment:
-        stop = self._told.get(timeout=PATIENCE_S)
+        stop = self._messages.get(timeout=PATIENCE_S)
         assert isinstance(stop, StopAssignment)
         return stop
 
@@ -212,16 +212,16 @@ class Toy:
 
     def __init__(self, say: Say, script: Script, facts: Facts | None = None, answer: Script | None = None) -> None:
         self._say, self._script, self._answer = say, script, answer or answer_all
-        self._told: dict[int, Queue[messages.ToldMessage]] = {}
+        self._messages: dict[int, Queue[messages.DriverMessage]] = {}
         say(encoded(facts or toy_facts()))
 
     def take(self, message: bytes, fetch: Fetch) -> None:
-        told = messages.told(message)
-        queue = self._told.setdefault(told.call, Queue())
-        if isinstance(told, Call):
-            threading.Thread(target=self._do, args=(Talk(told, self._say, queue),), daemon=True).start()
+        received = messages.driver_message(message)
+        queue = self._messages.setdefault(received.call, Queue())
+        if isinstance(received, Call):
+            threading.Thread(target=self._do, args=(Talk(received, self._say, queue),), daemon=True).start()
         else:
-            queue.put(told)
+            queue.put(received)
 
     def _do(self, talk: Talk) -> None:
         script = self._answer if talk.call.kind == QUESTIONS else self._script

@@ -14,15 +14,15 @@ from iosched.jobs.pool.codec import read_as
 from iosched.jobs.pool.messages import (
     Call,
     Done,
+    DriverMessage,
     Facts,
     Failed,
     Measured,
-    SaidMessage,
-    ToldMessage,
     Unusable,
+    WorkerMessage,
     encoded,
     raised,
-    said,
+    worker_message,
 )
 from iosched.jobs.pool.sending import packed
 from iosched.jobs.pool.task import Kind
@@ -42,12 +42,12 @@ class Talk:
     """
 
     def __init__(
-        self, threads: int = 2, answer: Callable[[SaidMessage], ToldMessage | None] = lambda said: None
+        self, threads: int = 2, answer: Callable[[WorkerMessage], DriverMessage | None] = lambda said: None
     ) -> None:
         self.answer = answer
-        self.heard: list[SaidMessage] = []
+        self.heard: list[WorkerMessage] = []
         self._numbers = count()
-        self._unread: Queue[SaidMessage] = Queue()
+        self._unread: Queue[WorkerMessage] = Queue()
         self.worker = Worker("cpu", threads, self._hear)
         first = self._unread.get(timeout=PATIENCE_S)
         assert isinstance(first, Facts), first
@@ -75,7 +75,7 @@ class Talk:
         self.send(Call(call=number, kind=name, work=msgspec.to_builtins(work), model=sent, **more), data)
         return number
 
-    def send(self, message: ToldMessage, file: bytes = b"") -> None:
+    def send(self, message: DriverMessage, file: bytes = b"") -> None:
         self.worker.take(encoded(message), lambda: file)
 
     def all(self, kind: type[Any]) -> list[Any]:
@@ -87,7 +87,7 @@ class Talk:
         return [row for each in self.all(Measured) for row in each.rows]
 
     def _hear(self, message: bytes) -> None:
-        heard = said(message)
+        heard = worker_message(message)
         self.heard.append(heard)
         self._unread.put(heard)
         if (answer := self.answer(heard)) is not None:

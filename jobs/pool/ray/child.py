@@ -244,9 +244,9 @@ class Child:
     def _poll_nodes(self) -> None:
         while True:
             with suppress(Exception):
-                told = ray.nodes()
+                nodes = ray.nodes()
                 self._deadline = time.monotonic() + SILENCE_S
-                self._steps.put(partial(self._update_nodes, nodes_of(told)))
+                self._steps.put(partial(self._update_nodes, nodes_of(nodes)))
             time.sleep(LOOK_S)
 
     def _update_nodes(self, nodes: Sequence[ClusterNode]) -> None:

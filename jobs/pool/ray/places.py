@@ -37,11 +37,11 @@ class ClusterNode:
         return next(names, None) if self.resources.get("GPU", 0) >= 1 else None
 
 
-def nodes_of(told: Iterable[Mapping[str, Any]]) -> tuple[ClusterNode, ...]:
+def nodes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[ClusterNode, ...]:
     """Returns the live nodes among the entries of `ray.nodes()`."""
     return tuple(
         ClusterNode(entry["NodeID"], entry.get("NodeManagerHostname") or address, address, entry.get("Resources") or {})
-        for entry in told
+        for entry in entries
         if entry["Alive"] and (address := entry["NodeManagerAddress"])
     )
 

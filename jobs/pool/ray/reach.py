@@ -95,14 +95,14 @@ def unreached(error: Exception) -> str:
     """Explains a failed connection. For a wrong token, Ray only reports that it cannot connect."""
     if isinstance(error, ClusterUnreachableError):
         return str(error)
-    told = _lines(str(error)) or _lines(repr(error))
+    lines = _lines(str(error)) or _lines(repr(error))
     if isinstance(error, ConnectionAbortedError):  # the end of the head's traceback, or the line after Ray's own
-        cause = told[-1] if "Traceback" in str(error) else told[:2][-1]
+        cause = lines[-1] if "Traceback" in str(error) else lines[:2][-1]
         return f"the Ray cluster cannot be used: its head could not start a server for Ray Client: {cause}"
-    if not (isinstance(error, ConnectionError) and "connect" in told[0]):
-        return f"the Ray cluster cannot be used: {told[0]}"
+    if not (isinstance(error, ConnectionError) and "connect" in lines[0]):
+        return f"the Ray cluster cannot be used: {lines[0]}"
     return (
-        f"the Ray cluster does not let this machine in: {told[0]}\nIf it has a token, set RAY_AUTH_MODE=token and"
+        f"the Ray cluster does not let this machine in: {lines[0]}\nIf it has a token, set RAY_AUTH_MODE=token and"
         " the cluster's token, by RAY_AUTH_TOKEN_PATH; have the same versions of Python and Ray everywhere; and name"
         " the right port, which is 10001 for ray://HOST:PORT and 6379 for HOST:PORT where the head was told no other"
     )

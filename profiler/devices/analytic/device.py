@@ -61,7 +61,7 @@ class SimulatedGpu:
 
     def checks(self) -> Sequence[SelfCheck]:
         """Raises a DeviceError: nothing can run here."""
-        raise self._not_here()
+        raise self._not_attached()
 
     def check(self, settings: OpenSettings) -> None:
         """Raises a UsageError for settings for attached GPUs, unsupported precisions and unknown launches."""
@@ -75,13 +75,13 @@ class SimulatedGpu:
         settings: OpenSettings,
         database: ProfileDatabase | None = None,
         *,
-        beside: OpenModel | None = None,
+        alongside: OpenModel | None = None,
     ) -> OpenOnSimulatedGpu:
         """Opens the analytic model of `model`, with imported stages from the database.
 
         Raises a UsageError for an invalid precision, launch or units, a damaged database, or a model in integers.
         """
-        del beside
+        del alongside
         _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         units = join_units(model.graph, settings.units)
@@ -91,11 +91,11 @@ class SimulatedGpu:
             return opened
         found = self.find_imported(database, model, self.gpu.key, precision).of_units(units)
         if launch != DEFAULT_LAUNCH:
-            return replace(opened, elsewhere=found.without_graphs())
+            return replace(opened, imported=found.without_graphs())
         if found.measured is None:
-            return replace(opened, elsewhere=found)
+            return replace(opened, imported=found)
         scaled = ScaledCost(cost, found.measured)
-        return replace(opened, cost=scaled, elsewhere=replace(found, factor=scaled.scaling.factor))
+        return replace(opened, cost=scaled, imported=replace(found, factor=scaled.scaling.factor))
 
     def plain(self, model: Model, settings: OpenSettings) -> None:
         """None: onnxruntime runs on the CPU."""
@@ -103,9 +103,9 @@ class SimulatedGpu:
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Raises a DeviceError: nothing can run here."""
         del model, document, threads
-        raise self._not_here()
+        raise self._not_attached()
 
-    def _not_here(self) -> DeviceError:
+    def _not_attached(self) -> DeviceError:
         if self.remarks:
             return DeviceError(self.remarks[0])
         return DeviceError(
@@ -146,12 +146,12 @@ class OpenOnSimulatedGpu:
     device: SimulatedGpu
     cost: AnalyticCost | ScaledCost
     launch: LaunchName = DEFAULT_LAUNCH
-    elsewhere: ImportedProfile = NO_PROFILE
+    imported: ImportedProfile = NO_PROFILE
     effort: Effort = Effort()
     is_schedulable: ClassVar[bool] = True
     baselines: ClassVar[Baselines] = Baselines()
     teams: ClassVar[None] = None
-    here: ClassVar[None] = None
+    attached: ClassVar[None] = None
 
     @property
     def graph(self) -> ComputationGraph:
@@ -167,7 +167,7 @@ class OpenOnSimulatedGpu:
     def details(self) -> CostDetails:
         """Intervals come from the errors of the model on measured kernels and networks."""
         uncertainty = AnalyticUncertainty(self.cost, self.launch)
-        return CostDetails(self.cost.throughputs, self._idle_share, self.elsewhere, uncertainty, self.cost.in_flight_us)
+        return CostDetails(self.cost.throughputs, self._idle_share, self.imported, uncertainty, self.cost.in_flight_us)
 
     def _idle_share(self, stage: Stage) -> float | None:
         return idle_streams(stage, self.cost.stage_latency_us)

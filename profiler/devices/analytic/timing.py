@@ -246,9 +246,9 @@ class KernelTimer:
     def _read_nbytes(self, problem: _Problem, tile: Tile, across: int, down: int) -> float:
         """Bytes that tiles read: every wave reads again, since the L2 is too small."""
         resident = self.gpu.sms * _ACCUMULATORS / (tile[0] * tile[1])
-        sweeps = max(across / resident, 1.0)
+        waves = max(across / resident, 1.0)
         passes = down / min(max(resident / across, 1.0), down)
-        return problem.left_nbytes * sweeps + problem.right_nbytes * passes
+        return problem.left_nbytes * waves + problem.right_nbytes * passes
 
     def _page_cycles(self, problem: _Problem, tile: Tile) -> float:
         """Cycles for each step: before Volta, tile rows on many pages wait for their addresses."""

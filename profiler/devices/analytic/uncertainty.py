@@ -244,9 +244,9 @@ class AnalyticUncertainty:
         if len(groups_side_by_side(stage)) > 1 and not runs_as_one(stage):
             keys = (tuple(map(self.analytic.operator_key, group)) for group in stage.groups)
             yield SideBySide(tuple(sorted(keys))), stage_us
-            apart_us = sum(self.analytic.stage_latency_us(replace(stage, groups=(group,))) for group in stage.groups)
-            if apart_us and computed_us:  # where no kernel runs, nothing can be gained
-                yield "gains", stage_us * log(apart_us / computed_us)
+            single_us = sum(self.analytic.stage_latency_us(replace(stage, groups=(group,))) for group in stage.groups)
+            if single_us and computed_us:  # where no kernel runs, nothing can be gained
+                yield "gains", stage_us * log(single_us / computed_us)
 
     def _kind_and_spread(self, part: Part) -> tuple[PartKind, Spread]:
         if isinstance(part, SideBySide):

@@ -22,7 +22,7 @@ from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.schedule import Stage, Strategy
 
 CHANNELS, ROWS_PER_LANE, COLUMNS = 64, 9, 18  # 12 million operations for each lane: about 0.2 ms on all of them
-RUNS_BESIDE = 5
+KERNEL_RUNS = 5
 REFERENCE_GROUPS = 15
 WAKING_RUNS = 10  # after a rest: threads sleep, and clocks are low
 
@@ -49,9 +49,9 @@ def corrected(
 
     def run(count: int) -> Sequence[float]:
         nonlocal before
-        before = before or _noted(runs_beside(kernel), reference_us(), noted)
+        before = before or _noted(kernel_runs(kernel), reference_us(), noted)
         samples = run_batch(count)
-        after = _noted(runs_beside(kernel), reference_us(), noted)
+        after = _noted(kernel_runs(kernel), reference_us(), noted)
         # A preempted kernel takes up to 200 times as long, on a machine that is no slower.
         speed = max(reference_us() / quantile([*before, *after], 0.5), 1 / FAR_OFF)
         before = after
@@ -65,15 +65,15 @@ def _noted(runs_us: Sequence[float], reference_us: float, noted: Callable[[float
     return runs_us
 
 
-def runs_beside(kernel: RunBatch) -> Sequence[float]:
+def kernel_runs(kernel: RunBatch) -> Sequence[float]:
     """Latencies of a few runs, after one that finds the caches full."""
-    return kernel(1 + RUNS_BESIDE)[1:]
+    return kernel(1 + KERNEL_RUNS)[1:]
 
 
 def slowness_now(kernel: RunBatch, reference_us: float) -> float:
     """The kernel's present latency over its reference, on a machine that is awake."""
     kernel(WAKING_RUNS)
-    return quantile(runs_beside(kernel), 0.5) / reference_us
+    return quantile(kernel_runs(kernel), 0.5) / reference_us
 
 
 def compile_calibration_kernel(backend: CpuBackend) -> CompiledStage:

@@ -68,13 +68,13 @@ class CpuDevice:
         settings: OpenSettings,
         database: ProfileDatabase | None,
         *,
-        beside: OpenModel | None = None,
+        alongside: OpenModel | None = None,
     ) -> OpenOnCpu:
         """Opens `model` on this CPU; see `ProfiledDevice.open`."""
         from iosched.profiler.devices.cpu.open import open_on_cpu
 
         assert database is not None
-        return open_on_cpu(self, model, settings, database, beside)
+        return open_on_cpu(self, model, settings, database, alongside)
 
     def plain(self, model: Model, settings: OpenSettings) -> OnnxruntimeBaseline | None:
         """onnxruntime on the same cores; None in a precision that it does not have."""

@@ -179,9 +179,9 @@ class DivisionChoice:
             if found.low_us * ratio * _DOUBT > worse_than_us:
                 continue
             other = replace(stage, division=division)
-            rival = look(other, min(found.median_us, worse_than_us))
-            if rival is not None and rival.high_us < found.low_us:
-                chosen, found = other, rival
+            candidate = look(other, min(found.median_us, worse_than_us))
+            if candidate is not None and candidate.high_us < found.low_us:
+                chosen, found = other, candidate
         return chosen, found
 
     def with_guessed_division(self, stage: Stage) -> Stage:

@@ -68,7 +68,7 @@ class CpuStageCost(CountingStages):
     machine's speed (`calibration_kernel.py`).
 
     Attributes:
-        sweep_nbytes: bytes that flush the caches before each run; by default about the model's weights
+        flush_nbytes: bytes that flush the caches before each run; by default about the model's weights
             (`cache_flush.py`).
         resume: whether latencies of the database are used, see `StageMemory`; the calibration always is.
         faults: of failed stages, which count as infinitely slow and are not stored; only an operator that fails alone
@@ -78,7 +78,7 @@ class CpuStageCost(CountingStages):
     backend: CpuBackend
     database: ProfileDatabase
     settings: MeasureSettings = STAGE_SETTINGS
-    sweep_nbytes: int | None = None
+    flush_nbytes: int | None = None
     on_measured: Callable[[], None] = lambda: None
     resume: bool = True
     faults: Faults = field(default_factory=Faults)
@@ -146,9 +146,9 @@ class CpuStageCost(CountingStages):
             "Repeat the search on an idle machine.",
         )
 
-    def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
+    def in_turn(self, segments: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
         """Interleaved latencies of segments, see `interleaved_segments`."""
-        return interleaved_segments(self.backend, stretches, self.flushed_nbytes)
+        return interleaved_segments(self.backend, segments, self.flushed_nbytes)
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage on `lanes` cores, by default all; None if there is none.
@@ -308,7 +308,7 @@ class CpuStageCost(CountingStages):
     @cached_property
     def flushed_nbytes(self) -> int:
         """Bytes that flush the caches before each run."""
-        return flushed_nbytes_of(self.backend) if self.sweep_nbytes is None else self.sweep_nbytes
+        return flushed_nbytes_of(self.backend) if self.flush_nbytes is None else self.flush_nbytes
 
     @cached_property
     def _calibration(self) -> CompiledStage:
@@ -410,7 +410,7 @@ def _alone(name: str) -> Stage:
 
 
 def interleaved_segments(
-    backend: CpuBackend, stretches: Mapping[str, Sequence[Stage]], sweep_nbytes: int
+    backend: CpuBackend, segments: Mapping[str, Sequence[Stage]], flush_nbytes: int
 ) -> Mapping[str, Measurement]:
     """The latency of each segment that can run, in microseconds at the machine's present speed; sample k is of round k.
 
@@ -421,15 +421,15 @@ def interleaved_segments(
     """
     compiled: dict[str, CompiledStage] = {}
     try:
-        for name, stages in stretches.items():
+        for name, stages in segments.items():
             if (found := backend.compile_stages(stages)) is not None:
                 compiled[name] = found
-        turns = {name: partial(_sample, each, sweep_nbytes) for name, each in compiled.items()}
+        turns = {name: partial(_sample, each, flush_nbytes) for name, each in compiled.items()}
         return interleave(turns, SEGMENT_ROUNDS, warmup=1, rest=wait_until_idle) if turns else {}
     finally:
         for each in compiled.values():
             each.executor.close()
 
 
-def _sample(compiled: CompiledStage, sweep_nbytes: int) -> float:
-    return quantile(compiled.time(1 + SEGMENT_RUNS, flush_nbytes=sweep_nbytes)[1:], 0.5)
+def _sample(compiled: CompiledStage, flush_nbytes: int) -> float:
+    return quantile(compiled.time(1 + SEGMENT_RUNS, flush_nbytes=flush_nbytes)[1:], 0.5)

@@ -109,7 +109,7 @@ class OpenOnCpu:
         return CostDetails(Throughputs(self.graph), self.cost.idle_share)
 
     @property
-    def here(self) -> AttachedModel:
+    def attached(self) -> AttachedModel:
         """This object."""
         return self
 
@@ -138,7 +138,7 @@ class OpenOnCpu:
         openers = {name: partial(opener, self.model, cores) for name, opener in CPU_OPENERS.items()}
         if self.precision != DEFAULT_PRECISION:
             return Baselines(plain, only_way=openvino, openers=openers)
-        return Baselines(plain, openvino if openvino.is_there() else None, openers=openers)
+        return Baselines(plain, openvino if openvino.is_installed() else None, openers=openers)
 
     @cached_property
     def teams(self) -> CpuTeams:
@@ -223,11 +223,11 @@ class OpenOnCpu:
 
 
 def open_on_cpu(
-    device: ProfiledDevice, model: Model, settings: OpenSettings, database: ProfileDatabase, beside: OpenModel | None
+    device: ProfiledDevice, model: Model, settings: OpenSettings, database: ProfileDatabase, alongside: OpenModel | None
 ) -> OpenOnCpu:
     """See `CpuDevice.open`."""
     check_fits(model.graph)
-    other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
+    other = alongside.cost.backend if isinstance(alongside, OpenOnCpu) else None
     most = settings.threads or cpu_count()  # of all sockets
     lanes = most if settings.objective == "throughput" else settings.threads
     backend = CpuBackend(model, lanes=lanes, sharing=other, units=settings.units)

@@ -113,10 +113,10 @@ class CudaDevice:
         settings: OpenSettings,
         database: ProfileDatabase | None,
         *,
-        beside: OpenModel | None = None,
+        alongside: OpenModel | None = None,
     ) -> OpenOnGpu:
         """Lowers `model` for this GPU; see `ProfiledDevice.open`."""
-        del beside
+        del alongside
         assert database is not None
         cost = open_cost(
             self.gpu, model, settings.precision, database,
@@ -238,7 +238,7 @@ class OpenOnGpu:
         return self.device.gpu.engine(self.model, self.settings.precision)
 
     @property
-    def here(self) -> AttachedModel:
+    def attached(self) -> AttachedModel:
         """This object."""
         return self
 

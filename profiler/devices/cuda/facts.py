@@ -33,7 +33,7 @@ def cuda_facts() -> DeviceFacts:
     seen = query_driver()
     names = [gpu.name for gpu in seen.gpus] or gpu_names()
     known = seen if seen.gpus else _by_name(names)
-    extra = extra_here(known)
+    extra = extra_for_machine(known)
     missing = [] if extra is None else missing_packages(extra)
     found = probe() if names and find_spec("cupy") is not None else GpuProbe()
     problems = [*_unservable(known), *found.problems]
@@ -90,7 +90,7 @@ def missing_packages(extra: Extra) -> list[str]:
     return [package for package in extra.packages if package_version(package) is None]
 
 
-def extra_here(seen: DriverInfo) -> Extra | None:
+def extra_for_machine(seen: DriverInfo) -> Extra | None:
     """The extra for this machine: an installed one, unless the best one supports more of its GPUs.
 
     If the driver is too old for all extras, the one for a new driver; None if no extra has code for the GPUs.

@@ -61,7 +61,7 @@ class _Known:
         return f"{self.name} ({', '.join((*versions, f'last on {self.newest:%Y-%m-%d}'))})"
 
     @property
-    def runs_as_here(self) -> bool:
+    def is_compatible(self) -> bool:
         return self.fields.threads == MAX_LANES and self.fields.versions.get("lowering") == str(CUDA_LOWERING)
 
 
@@ -79,7 +79,7 @@ def imported_profile(database: ProfileDatabase, model: Model, gpu: str, precisio
         return NO_PROFILE
     target, computed = Gpu(spec.capability, spec.sms), Precision(precision)
     known = sorted(_known(database), key=lambda each: each.newest, reverse=True)
-    fit = [each for each in known if each.runs_as_here and each.fields.precision == precision]
+    fit = [each for each in known if each.is_compatible and each.fields.precision == precision]
     fit = [each for each in fit if card_of(each.fields.name) == spec][:_MOST_VERSIONS]
     found = [_stages(database, model, computed, target, each) for each in fit]
     best = max(found, key=lambda each: _operators_in(each, model), default=None)
@@ -108,7 +108,7 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
     if card != wanted:
         alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
         return f"{there}: use --device {card.key} for them." if alike else None
-    if not known.runs_as_here:
+    if not known.is_compatible:
         return f"{there} by an incompatible iosched: measure them again with {iosched_version()}."
     if known.fields.precision != precision:
         spoken = known.fields.precision
@@ -117,19 +117,19 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
 
 
 def _stages(database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known) -> ImportedStages:
-    network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
+    lowered = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
     latency_us = database.stage_medians(known.key)
-    for signature in map(network.signature, _alone(model)):
+    for signature in map(lowered.signature, _alone(model)):
         if latency_us.get(signature) == math.inf:  # invalid: runtimes raise if a single operator fails
             del latency_us[signature]
-    return ImportedStages(known.text, latency_us, network.signature, network.operator_key)
+    return ImportedStages(known.text, latency_us, lowered.signature, lowered.operator_key)
 
 
 def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> LoweredModel:
     """The model as `CudaBackend` lowers it with these choices and no timing."""
-    network = LoweredModel(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
-    layout = layout_by_choice(network, choices, _untimed).layout
-    found, *_ = fused_by_choice(network if layout is network.layout else network.in_layout(layout), choices, _never)
+    lowered = LoweredModel(model, precision, preferred_layout(precision.name, gpu), gpu=gpu)
+    layout = layout_by_choice(lowered, choices, _untimed).layout
+    found, *_ = fused_by_choice(lowered if layout is lowered.layout else lowered.in_layout(layout), choices, _never)
     return found
 
 
@@ -141,9 +141,9 @@ def _alone(model: Model) -> Iterator[Stage]:
     return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
 
 
-def _untimed(networks: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
-    raise AssertionError(f"{len(networks)} networks were to be timed without a GPU")
+def _untimed(models: Sequence[LoweredModel]) -> Sequence[Sequence[float]]:
+    raise AssertionError(f"{len(models)} networks were to be timed without a GPU")
 
 
-def _never(network: LoweredModel, names: Sequence[str]) -> float:
-    raise AssertionError(f"{', '.join(names)} of {network.model.name} was to be timed without a GPU")
+def _never(lowered: LoweredModel, names: Sequence[str]) -> float:
+    raise AssertionError(f"{', '.join(names)} of {lowered.model.name} was to be timed without a GPU")

@@ -85,7 +85,7 @@ class _PlacedCall:
     stage: int
 
 
-def lower(network: LoweredModel, schedule: Schedule, *, barriers: bool = True) -> Lowering:
+def lower(lowered: LoweredModel, schedule: Schedule, *, barriers: bool = True) -> Lowering:
     """The plan of the model under `schedule`; needs no GPU. Linear in calls, besides waits and arena.
 
     Args:
@@ -95,44 +95,44 @@ def lower(network: LoweredModel, schedule: Schedule, *, barriers: bool = True) -
         HazardError: the plan fails the hazard check: a bug in the lowering.
     """
     stages = tuple(schedule.stages)
-    sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _PlanBuilder(network, barriers, sequence, len(stages), whole=True).lower()
+    sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(lowered, stage, number)]
+    return _PlanBuilder(lowered, barriers, sequence, len(stages), whole=True).lower()
 
 
-def lower_stage(network: LoweredModel, stage: Stage) -> Lowering | None:
+def lower_stage(lowered: LoweredModel, stage: Stage) -> Lowering | None:
     """The plan of one stage; None if the stage merges operators that cannot be merged.
 
     Tensors are placed as in the whole model; tensors of earlier stages are inputs.
     """
-    if runs_as_one(stage) and _calls_as_one(network, stage) is None:
+    if runs_as_one(stage) and _calls_as_one(lowered, stage) is None:
         return None
     own: dict[str, list[tuple[KernelCall, _CallSite]]] = {name: [] for name in stage.operators}
-    ordered = replace(stage, groups=tuple(in_order(network.model.graph, group) for group in stage.groups))
-    for call, site in _stage_calls(network, ordered, 0):
+    ordered = replace(stage, groups=tuple(in_order(lowered.model.graph, group) for group in stage.groups))
+    for call, site in _stage_calls(lowered, ordered, 0):
         own[site.operator].append((call, site))
     sequence: list[tuple[KernelCall, _CallSite | None]] = []
-    for operator in network.model.graph.operators:
-        others = () if operator.name in own else network.calls[operator.name]
+    for operator in lowered.model.graph.operators:
+        others = () if operator.name in own else lowered.calls[operator.name]
         sequence += own.get(operator.name, ())
         sequence += [(call, None) for call in others]
-    return _PlanBuilder(network, True, sequence, 1, whole=False).lower()
+    return _PlanBuilder(lowered, True, sequence, 1, whole=False).lower()
 
 
-def _stage_calls(network: LoweredModel, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
-    if (calls := _calls_as_one(network, stage)) is not None:
+def _stage_calls(lowered: LoweredModel, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _CallSite]]:
+    if (calls := _calls_as_one(lowered, stage)) is not None:
         yield from ((call, _CallSite(stage.operators[0], number, 0)) for call in calls)
         return
-    for group, names in _runs_of_groups(network, stage):
-        own = [(call, _CallSite(name, number, group)) for name in names for call in network.calls[name]]
-        yield from sums_in_separables(own, network.private)
+    for group, names in _runs_of_groups(lowered, stage):
+        own = [(call, _CallSite(name, number, group)) for name in names for call in lowered.calls[name]]
+        yield from sums_in_separables(own, lowered.private)
 
 
-def _runs_of_groups(network: LoweredModel, stage: Stage) -> Iterable[tuple[int, Iterable[str]]]:
+def _runs_of_groups(lowered: LoweredModel, stage: Stage) -> Iterable[tuple[int, Iterable[str]]]:
     """Each group with its operators; for a linked stage, the runs of one group's operators in starting order."""
     if not is_linked(stage):
         return enumerate(groups_side_by_side(stage))
     group_of = {name: number for number, names in enumerate(stage.groups) for name in names}
-    return groupby(start_order(network.model.graph, stage), group_of.__getitem__)
+    return groupby(start_order(lowered.model.graph, stage), group_of.__getitem__)
 
 
 _AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCall] | None]] = {
@@ -141,23 +141,23 @@ _AS_ONE: dict[Strategy, Callable[[LoweredModel, tuple[str, ...]], list[KernelCal
 """Calls of the merged operator by strategy; None if it cannot be merged."""
 
 
-def _calls_as_one(network: LoweredModel, stage: Stage) -> list[KernelCall] | None:
-    return _AS_ONE[stage.strategy](network, stage.operators) if runs_as_one(stage) else None
+def _calls_as_one(lowered: LoweredModel, stage: Stage) -> list[KernelCall] | None:
+    return _AS_ONE[stage.strategy](lowered, stage.operators) if runs_as_one(stage) else None
 
 
 @dataclass(eq=False)
 class _PlanBuilder:
-    network: LoweredModel
+    lowered: LoweredModel
     barriers: bool
     sequence: Sequence[tuple[KernelCall, _CallSite | None]]  # all calls of the model; calls of this plan have a site
     n_stages: int
     whole: bool
 
     def __post_init__(self) -> None:
-        self.graph = self.network.model.graph
-        self.builder = self.network.builder
-        self.placement = self.network.placement_of([call for call, _ in self.sequence])
-        self.caller_inputs, self.caller_outputs = self.network.caller_inputs, self.network.caller_outputs
+        self.graph = self.lowered.model.graph
+        self.builder = self.lowered.builder
+        self.placement = self.lowered.placement_of([call for call, _ in self.sequence])
+        self.caller_inputs, self.caller_outputs = self.lowered.caller_inputs, self.lowered.caller_outputs
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:

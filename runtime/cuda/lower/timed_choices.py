@@ -40,69 +40,69 @@ CHOICES: Mapping[str, Mapping[str, KernelChoice]] = {
 
 
 OperatorLatency = Callable[[LoweredModel, Sequence[str]], float]
-"""Microseconds of operators alone in a network, one after another; infinite if one fails."""
+"""Microseconds of operators alone in a lowered model, one after another; infinite if one fails."""
 
 
-def fusion_key(network: LoweredModel, name: str) -> str:
+def fusion_key(lowered: LoweredModel, name: str) -> str:
     """Key of an operator's choice: a hash of the kernels that are timed and the layout of their tensors."""
-    return "fused " + hashlib.sha256(_kernels(network, _timed_with(network, name)).encode()).hexdigest()[:24]
+    return "fused " + hashlib.sha256(_kernels(lowered, _timed_with(lowered, name)).encode()).hexdigest()[:24]
 
 
-def _kernels(network: LoweredModel, names: Iterable[str]) -> str:
-    return repr([network.layout_of(name) for name in names])
+def _kernels(lowered: LoweredModel, names: Iterable[str]) -> str:
+    return repr([lowered.layout_of(name) for name in names])
 
 
-def _timed_with(network: LoweredModel, name: str) -> list[str]:
+def _timed_with(lowered: LoweredModel, name: str) -> list[str]:
     """The operators whose kernels the choice for `name` changes.
 
     For a Concat, these include the operators that write its operands by cuDNN, unless another Concat reads them too.
     """
-    calls = [(owner, call) for owner, own in network.calls.items() for call in own]
+    calls = [(owner, call) for owner, own in lowered.calls.items() for call in own]
     joins = [(owner, read) for owner, call in calls if isinstance(call.kernel, Join) for read in call.reads]
     alone = {read for owner, read in joins if owner == name} - {read for owner, read in joins if owner != name}
     by_cudnn = (owner for owner, call in calls if alone & {*call.writes} and isinstance(call.kernel, CudnnKernel))
     return list(dict.fromkeys([*by_cudnn, name]))
 
 
-def fused_everywhere(network: LoweredModel) -> LoweredModel:
-    """The network with one kernel wherever possible."""
-    operators = network.model.graph.operators
-    return network.with_fused({each.name: KernelChoice(0) for each in operators if each.type in CHOICES})
+def fused_everywhere(lowered: LoweredModel) -> LoweredModel:
+    """The model with one kernel wherever possible."""
+    operators = lowered.model.graph.operators
+    return lowered.with_fused({each.name: KernelChoice(0) for each in operators if each.type in CHOICES})
 
 
 Fusion = tuple[LoweredModel, Mapping[str, str], Sequence[str]]
-"""A network, its choices other than the default by key, and the keys of all its choices."""
+"""A lowered model, its choices other than the default by key, and the keys of all its choices."""
 
 
 def fused_by_choice(
-    network: LoweredModel,
+    lowered: LoweredModel,
     choices: Choices,
     latency_us: OperatorLatency,
-    prepare: Callable[[LoweredModel], None] = lambda network: None,
+    prepare: Callable[[LoweredModel], None] = lambda lowered: None,
 ) -> Fusion:
-    """The network with other kernels where they are faster. Equal operators are timed once.
+    """The model with other kernels where they are faster. Equal operators are timed once.
 
     Args:
-        network: with the default everywhere.
-        prepare: called with each network before its operators are timed.
+        lowered: with the default everywhere.
+        prepare: called with each lowered model before its operators are timed.
     """
     chosen, asked = dict[str, str](), list[str]()
     for kind, texts in CHOICES.items():
-        keys = fusion_keys(network, kind)
+        keys = fusion_keys(lowered, kind)
         known = {key: choices.choice(key) for key in keys.values()}
         if choices.times:
             first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
-            known |= _timed_fusion(network, kind, first, choices, latency_us, prepare)
+            known |= _timed_fusion(lowered, kind, first, choices, latency_us, prepare)
         found = {name: texts.get(known[key] or "", DEFAULT_CHOICE) for name, key in keys.items()}
         fused = {name: choice for name, choice in found.items() if choice != DEFAULT_CHOICE}
-        network = network.with_fused({**network.fused, **fused}) if fused else network
+        lowered = lowered.with_fused({**lowered.fused, **fused}) if fused else lowered
         chosen |= {keys[name]: str(known[keys[name]]) for name in fused}
         asked += keys.values()
-    return network, chosen, asked
+    return lowered, chosen, asked
 
 
 def _timed_fusion(
-    network: LoweredModel,
+    lowered: LoweredModel,
     kind: str,
     names: Mapping[str, str],
     choices: Choices,
@@ -111,9 +111,9 @@ def _timed_fusion(
 ) -> dict[str, str]:
     if not names:
         return {}
-    timed = {key: _timed_with(network, name) for key, name in names.items()}
+    timed = {key: _timed_with(lowered, name) for key, name in names.items()}
     default, *others = CHOICES[kind]
-    prepare(network)
+    prepare(lowered)
 
     def tried_us(variants: LoweredModel, key: str, text: str) -> float:
         if text in choices.fatal(key):
@@ -121,10 +121,10 @@ def _timed_fusion(
         with choices.trying(key, text):
             return latency_us(variants, timed[key])
 
-    best = {key: (default, GAIN * tried_us(network, key, default)) for key in names}
-    tried = {key: {_kernels(network, own)} for key, own in timed.items()}
+    best = {key: (default, GAIN * tried_us(lowered, key, default)) for key in names}
+    tried = {key: {_kernels(lowered, own)} for key, own in timed.items()}
     for text in others:
-        other = network.with_fused({**network.fused, **dict.fromkeys(names.values(), CHOICES[kind][text])})
+        other = lowered.with_fused({**lowered.fused, **dict.fromkeys(names.values(), CHOICES[kind][text])})
         new = [key for key, own in timed.items() if _kernels(other, own) not in tried[key]]
         if not new:
             continue
@@ -148,14 +148,14 @@ def crash_notes(choices: Choices, keys: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def fusion_keys(network: LoweredModel, kind: str) -> dict[str, str]:
+def fusion_keys(lowered: LoweredModel, kind: str) -> dict[str, str]:
     """The key of each operator of type `kind` with a choice."""
-    operators = [each.name for each in network.model.graph.operators if each.type == kind]
-    return {name: fusion_key(network, name) for name in operators if kind != _CONCAT or _timed_with(network, name)[1:]}
+    operators = [each.name for each in lowered.model.graph.operators if each.type == kind]
+    return {name: fusion_key(lowered, name) for name in operators if kind != _CONCAT or _timed_with(lowered, name)[1:]}
 
 
 InterleavedLatencies = Callable[[Sequence[LoweredModel]], Sequence[Sequence[float]]]
-"""Microseconds of each network by round; infinite if one fails."""
+"""Microseconds of each lowered model by round; infinite if one fails."""
 
 
 @dataclass(frozen=True)
@@ -182,40 +182,40 @@ class LayoutChoice:
         )
 
 
-def layout_by_choice(network: LoweredModel, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
+def layout_by_choice(lowered: LoweredModel, choices: Choices, latencies_us: InterleavedLatencies) -> LayoutChoice:
     """The layout in which the model is faster.
 
     Args:
-        network: in the preferred layout.
+        lowered: in the preferred layout.
         latencies_us: times the model in both layouts, interleaved.
     """
-    if not network.has_images:
-        return LayoutChoice(network.layout)
-    key = layout_key(network)
+    if not lowered.has_images:
+        return LayoutChoice(lowered.layout)
+    key = layout_key(lowered)
     known = _layout_from_text(choices.choice(key) or "")
     fatal = choices.fatal(key)
     if known is None and fatal:
-        return LayoutChoice(next((each for each in Layout if each not in fatal), network.layout))
+        return LayoutChoice(next((each for each in Layout if each not in fatal), lowered.layout))
     if known is None and choices.times:
-        timed = _timed_layout(network, latencies_us)
+        timed = _timed_layout(lowered, latencies_us)
         known = None if timed is None else _layout_from_text(choices.choose(key, _layout_to_text(timed)))
-    return known or LayoutChoice(network.layout)
+    return known or LayoutChoice(lowered.layout)
 
 
-def layout_key(network: LoweredModel) -> str:
+def layout_key(lowered: LoweredModel) -> str:
     """Key of the model's choice: a hash of its kernels and the layout of their tensors."""
-    kernels = [network.layout_of(operator.name) for operator in network.model.graph.operators]
+    kernels = [lowered.layout_of(operator.name) for operator in lowered.model.graph.operators]
     return "layout " + hashlib.sha256(repr(kernels).encode()).hexdigest()[:24]
 
 
-def _timed_layout(network: LoweredModel, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
-    networks = [network, *(network.in_layout(each) for each in Layout if each is not network.layout)]
-    rounds = latencies_us(networks)
-    latency_us = {each.layout: median(found) for each, found in zip(networks, rounds, strict=True)}
+def _timed_layout(lowered: LoweredModel, latencies_us: InterleavedLatencies) -> LayoutChoice | None:
+    models = [lowered, *(lowered.in_layout(each) for each in Layout if each is not lowered.layout)]
+    rounds = latencies_us(models)
+    latency_us = {each.layout: median(found) for each, found in zip(models, rounds, strict=True)}
     if math.isinf(min(latency_us.values())):
         return None
     lead_us = median(GAIN * preferred - other for preferred, other in zip(*rounds, strict=True))
-    return LayoutChoice(networks[1 if lead_us > 0 else 0].layout, latency_us)
+    return LayoutChoice(models[1 if lead_us > 0 else 0].layout, latency_us)
 
 
 def _layout_to_text(choice: LayoutChoice) -> str:

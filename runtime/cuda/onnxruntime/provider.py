@@ -53,7 +53,7 @@ class Provider:
         }
         return cls("CUDAExecutionProvider", "cuda", index, tuple(options.items()))
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """Whether onnxruntime has the provider; loads its libraries.
 
         Raises:
@@ -91,23 +91,23 @@ class ProviderSessions:
             handle: returns the handle of a stream.
         """
         self._driver, self._provider, self._handle = driver, provider, handle
-        self._is_there: bool | None = None
+        self._is_available: bool | None = None
         self._opened: dict[tuple[SessionKernel, int], _ProviderSession | None] = {}
 
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """See `Sessions`."""
         session = self._session(kernel, self._handle(stream))
-        runs_on = SessionDevice.CPU if self._is_there else SessionDevice.NO_PROVIDER
+        runs_on = SessionDevice.CPU if self._is_available else SessionDevice.NO_PROVIDER
         host = HostSessions(self._driver, runs_on).open(kernel, reads, writes, stream)
         if session is None:
             return host
         return _WithFallback(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
 
     def _session(self, kernel: SessionKernel, handle: int) -> _ProviderSession | None:
-        if self._is_there is None:
-            self._is_there = self._provider.is_there()
+        if self._is_available is None:
+            self._is_available = self._provider.is_available()
         if (kernel, handle) not in self._opened:
-            self._opened[kernel, handle] = self._new_session(kernel, handle) if self._is_there else None
+            self._opened[kernel, handle] = self._new_session(kernel, handle) if self._is_available else None
         return self._opened[kernel, handle]
 
     def _new_session(self, kernel: SessionKernel, handle: int) -> _ProviderSession | None:
@@ -123,7 +123,7 @@ class ProviderSessions:
                 continue
             if self._provider.name in session.get_providers():
                 return _ProviderSession.of(session, kernel.model, wholly=wholly, on_stream=self._provider.takes_stream)
-            self._is_there = False  # its libraries do not load
+            self._is_available = False  # its libraries do not load
         return None
 
 

@@ -71,7 +71,7 @@ class TensorrtModel:
             DeviceError: TensorRT is not installed, or does not run the whole model.
         """
         self._provider = Provider(NAME, MEMORY, engine.gpu)
-        self._provider.is_there()  # loads CUDA's libraries
+        self._provider.is_available()  # loads CUDA's libraries
         self.description = f"TensorRT {_loaded_version()} in onnxruntime {load_onnxruntime().__version__}"
         kept = path.parents[1] / hashlib.sha256(f"{engine.key} {self.description}".encode()).hexdigest()[:16]
         folder = kept if kept.is_dir() else path.with_name("engine")

@@ -82,7 +82,7 @@ def test_operators_that_run_in_sequence_need_a_sample_of_one_alone() -> None:
     operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r", "m2/r")]
     assert costs.gain_us(operators[:2], 2) == 20 - 10
     assert costs.gain_us(operators, 3) == 30 - 10
-    assert costs.apart_us(operators, 5) == 50
+    assert costs.separate_us(operators, 5) == 50
     assert best_us.asked == [("Conv",)] * 3  # alone, as one of two, as one of three
 
 

@@ -68,7 +68,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Replaces sending: alternative a answers in 1 ms, all others answer every second request after 2 ms."""
     found: Sent = []
 
-    def send(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+    def send(submit: Submit, segment: Segment, timeout_s: float) -> tuple[Answer, ...]:
         alternative = getattr(submit, "__self__")  # noqa: B009 - of a method
         assert isinstance(alternative, Fake)
         assert alternative.is_open
@@ -133,9 +133,9 @@ def test_by_default_a_load_test_ends_within_a_minute(
     monkeypatch.setattr(job.time, "monotonic", lambda: now[0])
     of_job = job.send
 
-    def slow(submit: Submit, segment: Segment, patience_s: float) -> tuple[Answer, ...]:
+    def slow(submit: Submit, segment: Segment, timeout_s: float) -> tuple[Answer, ...]:
         now[0] += 10.0
-        return of_job(submit, segment, patience_s)
+        return of_job(submit, segment, timeout_s)
 
     monkeypatch.setattr(job, "send", slow)
     load_test(models, LoadSettings(RATES, names=("a", "b"), threads=1))

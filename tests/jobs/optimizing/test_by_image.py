@@ -35,8 +35,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSetting
 
 def by_image(model: Model, threads: int, folder: Path) -> Way | None:
     with opened(resolve("cpu"), model, OptimizeSettings(threads=threads).opening, folder / "p.db") as there:
-        assert there.here is not None
-        return there.here.by_image()
+        assert there.attached is not None
+        return there.attached.by_image()
 
 
 def shipping_by_image(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> OptimizeResult:

@@ -76,13 +76,13 @@ def test_a_deadline_before_all_operators_gives_the_sequential_schedule(tmp_path:
 def test_it_is_left_out_before_all_latencies_are_known(measured: list[Stage], tmp_path: Path) -> None:
     settings, device = OptimizeSettings(threads=2), resolve("cpu")
     with opened(device, fire(), settings.opening, tmp_path / "p.db") as there:
-        assert there.here is not None
+        assert there.attached is not None
         names = [operator.name for operator in there.graph.operators]
         for name in names:
-            assert known_in_lanes(there.here) is None
-            there.here.cost.operator_latency_us(name)
-            there.here.cost.operator_work_us(name)
-        found = known_in_lanes(there.here)
+            assert known_in_lanes(there.attached) is None
+            there.attached.cost.operator_latency_us(name)
+            there.attached.cost.operator_work_us(name)
+        found = known_in_lanes(there.attached)
         assert found is not None
         assert is_in_lanes(found)
     assert len(measured) <= 2 * len(names)

@@ -51,9 +51,9 @@ def test_it_is_the_best_schedule_of_the_stages_that_were_measured() -> None:
 
 def test_there_is_none_if_a_block_was_not_measured() -> None:
     some = opened((sequential(GRAPH), 10.0))
-    assert some.details.elsewhere.measured is not None
-    known = dict(list(some.details.elsewhere.measured.latency_us.items())[1:])
-    fewer = _opened(ImportedProfile(replace(some.details.elsewhere.measured, latency_us=known)))
+    assert some.details.imported.measured is not None
+    known = dict(list(some.details.imported.measured.latency_us.items())[1:])
+    fewer = _opened(ImportedProfile(replace(some.details.imported.measured, latency_us=known)))
     assert best_measured_us(fewer, SETTINGS) is None
     assert measured_stages_notes(fewer, SETTINGS, 0.5) == ()
     assert best_measured_us(_opened(ImportedProfile()), SETTINGS) is None

@@ -78,8 +78,8 @@ class Scene:
 
     @property
     def calls(self) -> list[tuple[str, Call]]:
-        told = [(each.worker, messages.told(each.message)) for each in self.sent if isinstance(each, Send)]
-        return [(worker, message) for worker, message in told if isinstance(message, Call)]
+        decoded = [(each.worker, messages.driver_message(each.message)) for each in self.sent if isinstance(each, Send)]
+        return [(worker, message) for worker, message in decoded if isinstance(message, Call)]
 
     @property
     def left_s(self) -> list[float | None]:
@@ -254,7 +254,7 @@ def test_a_worker_without_a_result_is_waited_for_until_the_deadline(scene: Calla
     on.at(promised_s)
     with pytest.raises(ExecutionError, match=r"before a worker had a result\.\nWhat .* is kept: run"):
         pending.result()
-    assert messages.told(on.sent[-1].message).how == "now"  # type: ignore[union-attr]
+    assert messages.driver_message(on.sent[-1].message).how == "now"  # type: ignore[union-attr]
 
 
 def test_a_task_that_did_not_start_within_the_budget_fails_at_its_end(scene: Callable[..., Scene]) -> None:

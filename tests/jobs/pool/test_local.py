@@ -91,7 +91,7 @@ def test_a_model_stays_open_on_a_device_until_the_pool_is_closed(
 
     def open_noted(self: CpuDevice, model: Model, *rest: Any, **more: Any) -> Any:
         found = open_here(self, model, *rest, **more)
-        opened.append((found, more["beside"]))
+        opened.append((found, more["alongside"]))
         return found
 
     monkeypatch.setattr(CpuDevice, "open", open_noted)
@@ -111,7 +111,7 @@ def test_measurements_are_stored_in_the_database_of_the_pool(tmp_path: Path, mon
     stages = latencies_by_stage(monkeypatch)
 
     def measure(work: str, here: Context) -> float:
-        opened = here.opened("cpu", OpenSettings(threads=2)).here
+        opened = here.opened("cpu", OpenSettings(threads=2)).attached
         assert opened is not None
         return opened.cost.operator_latency_us("fs")
 
@@ -133,7 +133,7 @@ def test_a_score_task_writes_its_model_and_reports_its_steps(pool: WorkerPool) -
 
 def test_a_device_is_one_of_this_machine_or_a_gpu_that_it_simulates(pool: WorkerPool) -> None:
     cpu, gpu = pool.target("CPU"), pool.target("V100")
-    assert (cpu.device, cpu.asked, cpu.is_elsewhere, cpu.is_simulated) == ("cpu", "CPU", False, False)
+    assert (cpu.device, cpu.asked, cpu.is_remote, cpu.is_simulated) == ("cpu", "CPU", False, False)
     assert (gpu.device, gpu.is_simulated, gpu.rows) == ("v100", False, ())
     assert cpu.workers == gpu.workers, "both use the same worker"
     assert (pool.count(cpu.workers), pool.n_up([cpu.workers])) == (1, 1)

@@ -19,6 +19,7 @@ from iosched.jobs.pool.messages import (
     Asked,
     Call,
     Done,
+    DriverMessage,
     Facts,
     Failed,
     InterruptedTaskError,
@@ -26,17 +27,16 @@ from iosched.jobs.pool.messages import (
     Measured,
     Opened,
     Progress,
-    SaidMessage,
     SentModel,
     Step,
     StopAssignment,
-    ToldMessage,
     Unusable,
+    WorkerMessage,
+    driver_message,
     encoded,
     failed,
     raised,
-    said,
-    told,
+    worker_message,
 )
 from iosched.models import errors
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
@@ -94,20 +94,20 @@ told_messages = (
 
 
 @given(said_messages)
-def test_messages_of_a_worker_are_read_back_as_written(message: SaidMessage) -> None:
-    assert said(encoded(message)) == message
+def test_messages_of_a_worker_are_read_back_as_written(message: WorkerMessage) -> None:
+    assert worker_message(encoded(message)) == message
 
 
 @given(told_messages)
-def test_messages_to_a_worker_are_read_back_as_written(message: ToldMessage) -> None:
-    assert told(encoded(message)) == message
+def test_messages_to_a_worker_are_read_back_as_written(message: DriverMessage) -> None:
+    assert driver_message(encoded(message)) == message
 
 
 def test_infinities_do_not_become_null() -> None:
     question = CostQuestion(Stage(Strategy.CONCURRENT, (("a",),), predicted_us=math.inf, measured_us=None))
     text = encoded(Asked(call=0, opening={"nothing": None, "least": -math.inf}, questions=(question,)))
     json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
-    message = said(text)
+    message = worker_message(text)
     assert isinstance(message, Asked)
     (again,) = message.questions
     assert (again.worse_than_us, again.stage.predicted_us, again.stage.measured_us) == (math.inf, math.inf, None)
@@ -148,13 +148,13 @@ def test_an_invalid_marked_number_is_refused_when_it_is_read(mark: object) -> No
 )
 def test_an_invalid_message_is_refused_with_the_place(text: bytes, says: str) -> None:
     with pytest.raises(ExecutionError, match=says):
-        told(text)
+        driver_message(text)
 
 
 def test_rows_that_no_database_can_keep_are_refused() -> None:
     row = {"table": "yardstick", "device": "d", "measured_at": "0001-01-01T00:00:00+23:59", "samples_us": []}
     with pytest.raises(ExecutionError, match="broken"):
-        said(json.dumps({"message": "measured", "rows": [row]}).encode())
+        worker_message(json.dumps({"message": "measured", "rows": [row]}).encode())
 
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, IoschedError)]
@@ -199,7 +199,7 @@ def test_facts_are_read_as_they_were_written() -> None:
         yardstick=(CalibrationRow("d", NOW, (1.0, 2.0)),),
         disturbed_by=("others had 50% of the cores",),
     )
-    assert said(encoded(facts)) == facts
+    assert worker_message(encoded(facts)) == facts
 
 
 def test_an_unserializable_result_is_refused_when_it_is_written() -> None:
@@ -218,8 +218,8 @@ from iosched.jobs.pool import messages
 begin = threading.Barrier(8)
 def read():
     begin.wait()
-    messages.said(b'{"message":"measured","rows":[]}')
-    messages.told(b'{"message":"known","call":0,"rows":[]}')
+    messages.worker_message(b'{"message":"measured","rows":[]}')
+    messages.driver_message(b'{"message":"known","call":0,"rows":[]}')
 threads = [threading.Thread(target=read) for _ in range(8)]
 for thread in threads:
     thread.start()

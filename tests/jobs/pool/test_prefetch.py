@@ -12,11 +12,11 @@ from iosched.jobs.pool.messages import (
     QUESTIONS,
     Asked,
     Done,
+    DriverMessage,
     InterruptedTaskError,
     Known,
-    SaidMessage,
     StopAssignment,
-    ToldMessage,
+    WorkerMessage,
 )
 from iosched.jobs.ranking.model_cost import ModelCost, model_cost
 from iosched.jobs.ranking.rank_task import COST, Cost
@@ -52,7 +52,7 @@ def test_a_search_that_asks_others_finds_the_same_as_alone(alone: ModelCost, sta
     other, rounds = Talk(), list[Asked]()
     measured_by_other = list[int]()
 
-    def answered(message: SaidMessage) -> ToldMessage | None:
+    def answered(message: WorkerMessage) -> DriverMessage | None:
         if not isinstance(message, Asked):
             return None
         rounds.append(message)
@@ -75,7 +75,7 @@ def test_a_search_that_waits_answers_packets_itself(monkeypatch: pytest.MonkeyPa
     opened = count_openings(monkeypatch)
     asks: dict[int, int] = {}
 
-    def by_the_asker(message: SaidMessage) -> ToldMessage | None:
+    def by_the_asker(message: WorkerMessage) -> DriverMessage | None:
         if isinstance(message, Asked):
             asks[talk.begin(QUESTIONS, work_of(message), fire())] = message.call
         if isinstance(message, Done) and message.call in asks:
@@ -119,7 +119,7 @@ def test_a_search_waits_no_longer_than_its_budget() -> None:
 
 
 def test_stopping_another_task_does_not_end_a_search(alone: ModelCost) -> None:
-    def stops_another(message: SaidMessage) -> ToldMessage | None:
+    def stops_another(message: WorkerMessage) -> DriverMessage | None:
         if not isinstance(message, Asked):
             return None
         talk.send(StopAssignment(call=message.call + 100, how="now"))

@@ -43,8 +43,8 @@ class Scripted:
         pass
 
 
-def problems(answers: Mapping[Place, bytes | str | None], patience_s: float = 5) -> dict[str, str]:
-    return {each.place.device: each.problem for each in survey(Scripted(answers), patience_s)}
+def problems(answers: Mapping[Place, bytes | str | None], timeout_s: float = 5) -> dict[str, str]:
+    return {each.place.device: each.problem for each in survey(Scripted(answers), timeout_s)}
 
 
 def test_a_worker_on_each_place_describes_it_and_is_stopped() -> None:

@@ -28,17 +28,17 @@ from iosched.jobs.pool.messages import (
     QUESTIONS,
     Call,
     Done,
+    DriverMessage,
     Failed,
     InterruptedTaskError,
     Measured,
     Opened,
     Progress,
     Questions,
-    SaidMessage,
     Step,
     StopAssignment,
-    ToldMessage,
     Unusable,
+    WorkerMessage,
     raised,
 )
 from iosched.jobs.pool.sending import packed, unpacked
@@ -219,7 +219,7 @@ def test_a_plan_that_fails_on_a_worker_is_contained_there(talk: Talk, monkeypatc
 
 
 def test_an_interruption_ends_a_search_with_the_best_known(talk: Talk, measured: list[int]) -> None:
-    def stop_soon(message: SaidMessage) -> ToldMessage | None:
+    def stop_soon(message: WorkerMessage) -> DriverMessage | None:
         return StopAssignment(call=0, how="best") if len(measured) == 3 and isinstance(message, Measured) else None
 
     talk.answer = stop_soon

@@ -34,7 +34,7 @@ def test_a_missing_openvino_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 @NEEDS_OPENVINO
 def test_a_model_is_opened_once_and_ready_after_it_was_checked() -> None:
     plain = OpenvinoBaseline(fire(), 2)
-    assert plain.is_there()
+    assert plain.is_installed()
     assert plain.opened is plain.opened
     assert plain.run_s > 0
     candidate = plain.ready(random_inputs(fire().graph.inputs))

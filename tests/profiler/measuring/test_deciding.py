@@ -141,7 +141,7 @@ def test_without_openvino_a_schedule_is_chosen_if_it_beats_onnxruntime() -> None
 
 def test_candidates_that_do_not_run_are_left_out() -> None:
     left = Trial((), OURS, PLAIN, ("beside",)).without({"greedy", "beside"})
-    assert (left.ours, left.beside, left.wanted) == ({"found": 0.5}, (), ("found", *PLAIN))
+    assert (left.ours, left.others, left.wanted) == ({"found": 0.5}, (), ("found", *PLAIN))
 
 
 LATENCIES = st.dictionaries(st.sampled_from([*OURS, *PLAIN]), st.floats(1.0, 100.0), min_size=4, max_size=4)

@@ -9,7 +9,7 @@ import pytest
 from scripted import fire
 
 from iosched.profiler.devices.cpu.calibration_kernel import (
-    RUNS_BESIDE,
+    KERNEL_RUNS,
     WAKING_RUNS,
     compile_calibration_kernel,
     corrected,
@@ -43,8 +43,8 @@ def test_the_speed_of_the_machine_cancels_out() -> None:
 
 def test_the_speed_is_the_median_of_before_and_after() -> None:
     """One disturbed run of the calibration kernel changes nothing."""
-    beside = [7.0, 1.0, 9.0, *[1.0] * (RUNS_BESIDE - 2)]  # the first run finds other things in the caches
-    machine = Machine([*beside, 2.0, 1.0, *beside])
+    kernel = [7.0, 1.0, 9.0, *[1.0] * (KERNEL_RUNS - 2)]  # the first run finds other things in the caches
+    machine = Machine([*kernel, 2.0, 1.0, *kernel])
     assert corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)(2) == pytest.approx([1000.0, 500.0])
 
 
@@ -56,7 +56,7 @@ def test_a_preempted_kernel_does_not_mean_a_slow_machine(slowness: float, correc
 
 def test_a_machine_that_speeds_up_is_corrected_by_the_mean_speed() -> None:
     """The machine is half as fast before the batch as after it; the batch is corrected by the mean of both speeds."""
-    machine = Machine([2.0] * (1 + RUNS_BESIDE) + [1.5] * 2 + [1.0] * (1 + RUNS_BESIDE))
+    machine = Machine([2.0] * (1 + KERNEL_RUNS) + [1.5] * 2 + [1.0] * (1 + KERNEL_RUNS))
     run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)
     assert run(2) == pytest.approx([500.0, 500.0])
 
@@ -75,8 +75,8 @@ def test_calibration_after_one_batch_is_that_before_the_next() -> None:
     assert asked == []
     run(5)
     run(2)
-    beside = f"yardstick{1 + RUNS_BESIDE}"
-    assert asked == [beside, "stage5", beside, "stage2", beside]
+    kernel = f"yardstick{1 + KERNEL_RUNS}"
+    assert asked == [kernel, "stage5", kernel, "stage2", kernel]
 
 
 def test_the_calibration_kernel_of_a_backend_can_be_measured() -> None:
@@ -86,7 +86,7 @@ def test_the_calibration_kernel_of_a_backend_can_be_measured() -> None:
     assert len(found.samples_us) >= 6
 
 
-GROUP = WAKING_RUNS + 1 + RUNS_BESIDE
+GROUP = WAKING_RUNS + 1 + KERNEL_RUNS
 
 
 def test_a_passing_slowdown_does_not_move_the_reference_median() -> None:
@@ -101,7 +101,7 @@ def test_the_reference_is_the_median_of_all_groups_and_not_the_fastest() -> None
 
 
 def test_the_current_slowness_ignores_the_runs_that_wake_the_machine() -> None:
-    machine = Machine([9.0] * (WAKING_RUNS + 1) + [1.5] * RUNS_BESIDE)
+    machine = Machine([9.0] * (WAKING_RUNS + 1) + [1.5] * KERNEL_RUNS)
     assert slowness_now(machine.runs(80.0), 100.0) == pytest.approx(1.2)
 
 

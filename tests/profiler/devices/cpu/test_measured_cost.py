@@ -158,7 +158,7 @@ def test_the_cache_flush_before_a_stage_is_about_the_size_of_the_weights(
         monkeypatch.setattr(CompiledStage, "time", watched)
         for given, wanted in ((None, flushed_nbytes_of(backend)), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
-            cost = CpuStageCost(backend, database, sweep_nbytes=given)
+            cost = CpuStageCost(backend, database, flush_nbytes=given)
             cost.stage_latency_us(alone("f1"))
             assert set(asked) == {0, wanted}  # the calibration kernel is always in the caches
             assert cost.measurements == 1  # and another flush is another measurement

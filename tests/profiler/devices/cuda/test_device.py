@@ -286,7 +286,7 @@ def test_the_idle_share_of_streams_follows_from_single_groups(
     ).document
     device, settings = recorded(document)
     with opened(device, model, settings, tmp_path / "p.db") as there:
-        assert there.here is not None
+        assert there.attached is not None
         stage = next(stage for stage in document.schedule.stages if len(stage.groups) == 2)
         alone = [replace(stage, groups=(group,)) for group in stage.groups]
         assert there.details.idle_share(stage) is None

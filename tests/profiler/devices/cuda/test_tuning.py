@@ -276,5 +276,5 @@ def test_a_stage_that_fails_while_it_is_timed_is_closed(monkeypatch: pytest.Monk
     with ProfileDatabase(":memory:") as database:
         assert CudaStageCost(backend, database, "gpu").stage_latency_us(PAIR) == math.inf
     assert closed == ["stage"]
-    assert backend._trials.alone_us(backend._network, ["fs"]) == math.inf
+    assert backend._part_timer.alone_us(backend._lowered, ["fs"]) == math.inf
     assert closed == ["stage"] * 2

@@ -135,8 +135,8 @@ def test_kernels_are_chosen_for_the_gpu_of_the_driver() -> None:
     small = Gpu(capability=90, processors=8)
     driver = HostDriver(gpu=small)
     backend = CudaBackend(separables(), driver, HostChoice(driver), FP32)
-    assert backend._network.with_fused({"a": KernelChoice(0)}).gpu == small
-    kernels = [call.kernel for call in backend._network.with_fused({"a": KernelChoice(0)}).calls["a"]]
+    assert backend._lowered.with_fused({"a": KernelChoice(0)}).gpu == small
+    kernels = [call.kernel for call in backend._lowered.with_fused({"a": KernelChoice(0)}).calls["a"]]
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
@@ -260,7 +260,7 @@ def test_a_variant_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPa
             except DeviceLostError:
                 lost += 1
     assert lost == 3  # each of two kinds of operators, and one of them with a kernel for its sum
-    assert set(backend._network.fused.values()) == {KernelChoice(2)}
+    assert set(backend._lowered.fused.values()) == {KernelChoice(2)}
     assert backend.notes[0].startswith("Kernels and layouts skipped because they crashed the GPU or the process")
     assert "3 (first: 'one kernel, variant 1')" in backend.notes[0]
 
@@ -390,7 +390,7 @@ def test_a_copy_that_breaks_memory_is_tried_once(monkeypatch: pytest.MonkeyPatch
             except DeviceLostError:
                 lost += 1
     assert lost == 1
-    assert not backend._network.fused
+    assert not backend._lowered.fused
     assert "1 (first: 'one kernel, variant 0')" in backend.notes[0]
 
 

@@ -255,7 +255,7 @@ def run_of(
 ) -> module.SessionRun:
     """The run that `ProviderSessions` opens if `makes(providers)` makes the sessions."""
     monkeypatch.setattr(module, "open_session", lambda model, options, *, providers: makes(providers))
-    monkeypatch.setattr(Provider, "is_there", lambda self: self.name in available)
+    monkeypatch.setattr(Provider, "is_available", lambda self: self.name in available)
     kernel, read, write = det()
     return ProviderSessions(QuietDriver(log), CUDA).open(kernel, [read], [write], Stream())
 
@@ -355,12 +355,12 @@ def test_libraries_are_searched_once_silently(monkeypatch: pytest.MonkeyPatch, c
 
     fake = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider"], preload_dlls=preload_dlls)
     monkeypatch.setattr(module, "load_onnxruntime", lambda: fake)
-    assert CUDA.is_there()
-    assert CUDA.is_there()
+    assert CUDA.is_available()
+    assert CUDA.is_available()
     assert calls == [1]
     assert capsys.readouterr().out == ""
     fake.get_available_providers = lambda: ["CPUExecutionProvider"]
-    assert not CUDA.is_there()
+    assert not CUDA.is_available()
 
 
 def test_operators_are_named_with_their_device() -> None:
