@@ -119,11 +119,6 @@ def test_other_versions_are_refused(file: PolicyFile, tmp_path: Path, wrong: str
         read_policy(tmp_path / "p.json")
 
 
-def test_a_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidScheduleError, match=r"none\.json"):
-        serve_together(tmp_path / "none.json")
-
-
 def test_another_machine_uses_the_default_policy(file: PolicyFile, tmp_path: Path) -> None:
     other = replace(CPU, design={**CPU.design, "caches": "none"})
     policy, remark = adapted(file, other, None)
