@@ -203,7 +203,7 @@ class TimeBudget:
         return left_s > effort_s + self.least_comparison_s() + self._library_s
 
     def deciding_s(self, search_s: float, compared_s: float) -> float:
-        """Seconds for rounds of whole models: half the search time, or that of all earlier rounds, within bounds."""
+        """Seconds for rounds of whole models: half of those before, or those of all earlier rounds, within bounds."""
         return min(max(search_s / 2, compared_s, LEAST_DECIDING_S), MOST_DECIDING_S, self.left_s)
 
     @property

@@ -108,7 +108,7 @@ class Comparison:
 
         Args:
             found: the schedule that was found, in the device's units; None compares the baselines alone.
-            search_s: seconds that the search took; None to take the minimum number of rounds.
+            search_s: seconds until the search ended; None to take the minimum number of rounds.
         """
         of_found = {} if found is None else self.attached.ways(found)
         in_turn = self.attached.one_after_another()

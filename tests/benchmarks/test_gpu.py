@@ -332,7 +332,7 @@ def test_items_that_failed_in_one_attempt_come_last_in_the_next(
             raise trouble
         return {"us": 1.0}
 
-    with pytest.raises(KeyboardInterrupt):  # stands for the end of the process
+    with pytest.raises(KeyboardInterrupt):  # simulates the end of the process
         session.each("rows", "abcde", measure)
     assert session.found["rows"]["c"] == {"failed": "did not come back"}
     troubles["b"] = DeviceLostError("gone")

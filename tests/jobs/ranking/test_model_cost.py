@@ -43,9 +43,11 @@ def test_comparing_baselines_before_the_search_is_comparison_time(
 ) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
-    compare = Comparison.of
-    monkeypatch.setattr(Comparison, "of", lambda *words: time.sleep(0.2) or compare(*words))
-    assert model_cost(fire(), "models", settings).comparison_seconds >= 0.4
+    now, compare, added_s = time.monotonic, Comparison.of, [0.0, 1000.0, 3000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now() + added_s[0])
+    monkeypatch.setattr(Comparison, "of", lambda *words: (added_s.pop(0), compare(*words))[1])
+    found = model_cost(fire(), "models", settings)
+    assert (found.search_seconds // 1000, found.comparison_seconds // 1000) == (0, 3)
 
 
 def test_a_measured_cost_is_that_of_the_plan_that_optimize_ships(
