@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import fire
 
+from iosched.profiler.baselines import onnxruntime
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime import cores
+from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import ReferenceSettings
 
 MODEL = fire()
@@ -40,3 +43,12 @@ def test_threads_are_limited_by_request_affinity_and_quota(
     assert max(max(each.intra_threads, each.inter_threads) for each in settings) == most
     assert ReferenceSettings("sequential", min(most, n_cores)) in settings
     assert all(len(allowed) == 16 and each.intra_threads == 16 // per_core for each in settings if each.binds_threads)
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_the_usual_setting_is_kept_beside_other_processes(is_quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "watch", lambda _: lambda: is_quiet)
+    monkeypatch.setattr(onnxruntime, "fastest_setting", lambda opened: len(opened) - 1)
+    plain = OnnxruntimeBaseline(MODEL, 2)
+    assert len(plain.settings) > 1
+    assert plain.best(random_inputs(MODEL.graph.inputs)) == plain.settings[-1 if is_quiet else 0]
