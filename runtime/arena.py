@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from iosched.runtime.hazards import CheckedPlan, Order, happens_before
-from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, View
+from iosched.runtime.hazards import Order, happens_before
+from iosched.runtime.plan import Buffer, MemorySpace, PlanTask
 
 # Buffers fill whole cache lines, so that lanes never write to the same line.
 ALIGNMENT_NBYTES = 64
@@ -17,54 +18,59 @@ ALIGNMENT_NBYTES = 64
 _GROWTH_FOR_WARMTH = 1.15
 
 
-def plan_in_arena(
-    lanes: tuple[tuple[PlanTask, ...], ...],
-    buffers: Sequence[Buffer],
-    *,
-    inputs: tuple[View, ...],
-    outputs: tuple[View, ...],
-) -> CheckedPlan:
-    """Return the checked plan of these tasks, with an offset for every ARENA buffer."""
-    placed, arena_nbytes = place(lanes, buffers)
-    return CheckedPlan(ExecutionPlan(lanes, placed, arena_nbytes, outputs=outputs, inputs=inputs))
-
-
-def place(lanes: Sequence[Sequence[PlanTask]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
+def place(lanes: Sequence[Sequence[PlanTask]], *groups: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
     """Give every ARENA buffer an offset; return all buffers in order and the size of the arena in bytes.
 
-    Two buffers share bytes only if all accesses of one happen before all accesses of the other. Buffers are placed in
-    the order of their first access, on the memory that was released last; or by decreasing size (Pisarchyk & Lee, 2020)
-    where that makes the arena much smaller. O(buffers^2) in numpy.
+    Two buffers share bytes only if they are in one group, and all accesses of one happen before all accesses of the
+    other. Buffers are placed in the order of their first access, on the memory that was released last; or by decreasing
+    size (Pisarchyk & Lee, 2020) where that makes the arena much smaller. O(buffers^2) in numpy, for each group.
     """
-    order = happens_before(lanes)
-    chosen = [index for index, buffer in enumerate(buffers) if buffer.space is MemorySpace.ARENA]
-    lifetimes = _lifetimes(order, len(lanes), [buffers[index].name for index in chosen])
-    nbytes = np.array([_round_up(buffers[index].nbytes) for index in chosen], np.int64)
-    offsets = _smaller_or_warm(lifetimes, nbytes)
-    placed = list(buffers)
-    for index, offset in zip(chosen, offsets.tolist(), strict=True):
-        placed[index] = replace(buffers[index], offset=offset)
-    return tuple(placed), int((offsets + nbytes).max(initial=0))
+    buffers = [buffer for group in groups for buffer in group]
+    chosen = [buffer for buffer in buffers if buffer.space is MemorySpace.ARENA]
+    accesses = _accesses(happens_before(lanes), len(lanes), [buffer.name for buffer in chosen])
+    nbytes = np.array([_round_up(buffer.nbytes) for buffer in chosen], np.int64)
+    offsets = np.zeros(len(chosen), np.int64)
+    begin = top = 0
+    for group in groups:
+        own = slice(begin, begin + sum(buffer.space is MemorySpace.ARENA for buffer in group))
+        offsets[own] = top + _smaller_or_warm(accesses.of(own), nbytes[own])
+        begin, top = own.stop, int((offsets + nbytes)[own].max(initial=top))
+    offset = {buffer.name: offset for buffer, offset in zip(chosen, offsets.tolist(), strict=True)}
+    return tuple(replace(buffer, offset=offset.get(buffer.name, buffer.offset)) for buffer in buffers), top
 
 
 @dataclass(frozen=True, eq=False)
-class _Lifetimes:
-    """When buffers are in use.
+class _Accesses:
+    """Accesses of each buffer.
 
     Attributes:
-        disjoint: `(buffers, buffers) bool`: their accesses never overlap, in every interleaving.
+        surely_done: `(buffers, lanes)`: the steps of each lane that precede every access.
+        last_steps: `(buffers, lanes)`: the last step with an access; 0 without any.
         first: `(buffers,)`: position of the first access in one sequence of the tasks.
         last: `(buffers,)`: position of the last access.
     """
 
-    disjoint: np.ndarray
+    surely_done: np.ndarray
+    last_steps: np.ndarray
     first: np.ndarray
     last: np.ndarray
 
+    def of(self, own: slice) -> _Accesses:
+        """The accesses of some buffers."""
+        return _Accesses(self.surely_done[own], self.last_steps[own], self.first[own], self.last[own])
 
-def _lifetimes(order: Order, lanes: int, names: Sequence[str]) -> _Lifetimes:
+    @cached_property
+    def disjoint(self) -> np.ndarray:
+        """`(buffers, buffers) bool`: whether their accesses never overlap, in every interleaving."""
+        before = np.ones((len(self.first), len(self.first)), np.bool_)
+        for lane in range(self.last_steps.shape[1]):
+            before &= self.last_steps[:, None, lane] <= self.surely_done[None, :, lane]
+        return before | before.T
+
+
+def _accesses(order: Order, lanes: int, names: Sequence[str]) -> _Accesses:
     number = {name: index for index, name in enumerate(names)}
-    surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)  # at the first access
+    surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)
     last_steps = np.zeros((len(names), lanes), np.int64)
     first, last = np.full(len(names), len(order.tasks)), np.full(len(names), -1)
     clock = np.array(order.clock, np.int64)
@@ -75,28 +81,25 @@ def _lifetimes(order: Order, lanes: int, names: Sequence[str]) -> _Lifetimes:
         last_steps[touched, lane] = step
         first[touched] = np.minimum(first[touched], position)
         last[touched] = position
-    before = np.ones((len(names), len(names)), np.bool_)
-    for lane in range(lanes):
-        before &= last_steps[:, None, lane] <= surely_done[None, :, lane]
-    return _Lifetimes(before | before.T, first, last)
+    return _Accesses(surely_done, last_steps, first, last)
 
 
-def _smaller_or_warm(lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
-    warm = _place_in(np.argsort(lifetimes.first, kind="stable"), lifetimes, nbytes)
-    small = _place_in(np.lexsort((lifetimes.first, -nbytes)), lifetimes, nbytes)
+def _smaller_or_warm(accesses: _Accesses, nbytes: np.ndarray) -> np.ndarray:
+    warm = _place_in(np.argsort(accesses.first, kind="stable"), accesses, nbytes)
+    small = _place_in(np.lexsort((accesses.first, -nbytes)), accesses, nbytes)
     limit = (small + nbytes).max(initial=0) * _GROWTH_FOR_WARMTH
     return warm if (warm + nbytes).max(initial=0) <= limit else small
 
 
-def _place_in(sequence: np.ndarray, lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
+def _place_in(sequence: np.ndarray, accesses: _Accesses, nbytes: np.ndarray) -> np.ndarray:
     offsets = np.zeros(len(nbytes), np.int64)
     placed = np.zeros(len(nbytes), np.bool_)
     top = 0
     for index in sequence.tolist():
-        neighbours = np.flatnonzero(placed & ~lifetimes.disjoint[index])
-        free = np.flatnonzero(placed & lifetimes.disjoint[index])
+        neighbours = np.flatnonzero(placed & ~accesses.disjoint[index])
+        free = np.flatnonzero(placed & accesses.disjoint[index])
         gaps = _gaps(offsets[neighbours], nbytes[neighbours], int(nbytes[index]))
-        offsets[index] = _best(gaps, int(nbytes[index]), top, offsets[free], nbytes[free], lifetimes.last[free])
+        offsets[index] = _best(gaps, int(nbytes[index]), top, offsets[free], nbytes[free], accesses.last[free])
         placed[index] = True
         top = max(top, int(offsets[index] + nbytes[index]))
     return offsets

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
-from iosched.runtime.arena import plan_in_arena
+from iosched.runtime.buffer_parts import place_parts
 from iosched.runtime.cpu.calls import NodeCall, overlap, own_lanes, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.kernels import Kernel, is_invocable
@@ -23,7 +23,7 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, MemorySpace, PlanTask, V
 from iosched.runtime.waits import find_waits, input_spaces
 from iosched.scheduler.schedule import Division
 
-LOWERING = 15
+LOWERING = 16
 """Increase it whenever stages run differently: it invalidates measured latencies."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
@@ -101,7 +101,8 @@ def lower(
     outputs = tuple(placement.views[name] for name in computed)
     inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_input)
     nodes = tuple(tuple(calls[position].node for position in run) for own in runs for run in own)
-    return Lowering(plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs), found, nodes)
+    plan = ExecutionPlan(*place_parts(tasks, buffers), outputs, inputs)
+    return Lowering(CheckedPlan(plan), found, nodes)
 
 
 def _fuse(

@@ -67,7 +67,7 @@ def test_buffers_that_overwrite_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with opened() as backend:
-        monkeypatch.setattr(arena, "place", lambda tasks, buffers: (tuple(buffers), 1 << 30))
+        monkeypatch.setattr(arena, "_smaller_or_warm", lambda accesses, nbytes: 0 * nbytes)
         with pytest.raises(HazardError, match=r"not ordered|last written|second time"):
             compiled(backend)
 

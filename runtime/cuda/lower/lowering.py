@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 
 from iosched.models.graph import TensorSpec
-from iosched.runtime.arena import plan_in_arena
+from iosched.runtime.arena import place
 from iosched.runtime.cuda.builder import Cut, Join, KernelCall, Reshape
 from iosched.runtime.cuda.kernel import JoinNode, Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import MAX_PAIRS, Copy
@@ -176,7 +176,7 @@ class _PlanBuilder:
         inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_input)
         used = {buffer.name for buffer in buffers}
         return Lowering(
-            plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs),
+            CheckedPlan(ExecutionPlan(tasks, *place(tasks, buffers), outputs, inputs)),
             tuple(kernels),
             {name: array for name, array in self.builder.weights.items() if name in used},
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},

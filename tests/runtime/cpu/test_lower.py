@@ -167,6 +167,14 @@ def test_arena_is_shared_by_tensors_that_do_not_live_together() -> None:
     assert plan.arena_nbytes < total / 2
 
 
+def test_lanes_that_wait_only_at_the_end_reuse_the_memory_of_their_images() -> None:
+    with CpuBackend(zoo_model("light_squeezenet", batch_size=4), lanes=4) as backend:
+        plan = plan_of(backend, "sequential")
+    assert not [task for task in plan.tasks if task.waits and task != plan.lanes[0][-1]]
+    total = sum(buffer.nbytes for buffer in plan.buffers if buffer.space is MemorySpace.ARENA)
+    assert plan.arena_nbytes < total / 2
+
+
 @pytest.mark.slow
 def test_lowering_is_deterministic() -> None:
     model = zoo_model("light_shufflenet")
