@@ -53,7 +53,7 @@ def section(size: str, found: Mapping[str, Any]) -> str:
 
 def table(networks: Mapping[str, Entry]) -> Table:
     """Latencies of all alternatives, and the shipped one."""
-    headers = ["network", PLAIN, *COLUMNS.values(), "ships", "that, over the better rival", "search"]
+    headers = ["network", PLAIN, *COLUMNS.values(), "ships", "that, over the better baseline", "search"]
     return headers, [_row(name, entry) for name, entry in in_order(networks)]
 
 
