@@ -28,7 +28,7 @@ def test_ratios_are_taken_within_rounds_and_over_the_better_baseline(table: Modu
     headers, rows = table.table(networks)
     shown = [dict(zip(headers, row, strict=True)) for row in rows]
     assert [row["ships"] for row in shown] == ["OpenVINO", "onnxruntime", "a word of tomorrow"]
-    over = [row["that, over the better rival"] for row in shown]
+    over = [row["that, over the better baseline"] for row in shown]
     assert over == ["0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)", "4.00 (4.00 to 4.00)"]
     assert [row["OpenVINO"] for row in shown] == ["100.0, 2.00 (2.00 to 2.00)", "400.0, 0.50 (0.50 to 0.50)", ""]
     halved = "0.50 (0.50 to 0.50)"
