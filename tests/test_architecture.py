@@ -29,19 +29,8 @@ FACADE = {"iosched", "iosched.__main__"}
 PARTS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
-        *(
-            "plan",
-            "intervals",
-            "waits",
-            "hazards",
-            "arena",
-            "buffer_parts",
-            "placement",
-            "compare",
-            "cores",
-            "topology",
-            "memory",
-        ),
+        *("plan", "intervals", "waits", "hazards", "arena", "buffer_parts", "placement"),
+        *("compare", "cores", "topology", "memory"),
         *("inputs", "processor", "handle", "missing_dependencies", "faults", "session", "reference", "executor"),
         *("divided_sessions", "openvino", "parallel_sessions", "plan_files", "shared_cores", "cpu", "device", "cuda"),
     ),
