@@ -14,6 +14,8 @@ import os
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -33,19 +35,26 @@ if wanted not in (None, "any", *ZIG_TARGETS):
 
 
 class BuildExecutor(build_ext):
-    """Names the library for no Python, and has zig make those for other machines."""
+    """Names the library for no Python, compiles its sources in parallel, and has zig make those for other machines."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
         if wanted is None:
-            super().build_extension(ext)
+            linked = copy(ext)
+            with ThreadPoolExecutor() as pool:
+                linked.sources, linked.extra_objects = [], [*pool.map(self.compiled, ext.sources)]
+            super().build_extension(linked)
             return
         path = Path(self.get_ext_fullpath(ext.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         zig = [sys.executable, "-m", "ziglang", "c++", "-target", ZIG_TARGETS[wanted]]
         subprocess.run([*zig, *COMPILING, "-fPIC", "-shared", "-s", *ext.sources, *LINKING, "-o", path], check=True)
+
+    def compiled(self, source: str) -> str:
+        """The object file of a source."""
+        return self.compiler.compile([source], output_dir=self.build_temp, extra_postargs=COMPILING)[0]
 
 
 class Wheel(bdist_wheel):
@@ -59,8 +68,8 @@ executor = Extension(
     "iosched.runtime.cpu._executor",
     sources=SOURCES,
     depends=["runtime/cpu/executor.map", *map(str, Path("runtime/cpu").glob("**/*.h*"))],
-    extra_compile_args=COMPILING,
     extra_link_args=LINKING,
+    language="c++",
     optional=wanted is None,
 )
 is_compiled = sys.platform == "linux" if wanted is None else wanted in ZIG_TARGETS

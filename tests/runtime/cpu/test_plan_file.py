@@ -335,6 +335,7 @@ def test_only_floats_are_added_in_place(dtype: str, good: bool, tmp_path: Path) 
         check_refused(content, tmp_path, "share bytes, but not in a fixed order")
 
 
+@pytest.mark.slow  # half a minute to compile with sanitizers
 @pytest.mark.skipif(bool(plan_files.why_not()), reason=plan_files.why_not())
 def test_no_fuzzed_file_causes_a_fault(tmp_path: Path) -> None:
     """The first files of benchmarks/fuzz_plans.py."""
