@@ -11,7 +11,7 @@ from functools import cached_property
 from iosched.jobs.observer import Interrupt, Uninterrupted
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.baselines.library import LibraryBaseline
-from iosched.profiler.baselines.onnxruntime import QUICK, OnnxruntimeBaseline
+from iosched.profiler.baselines.onnxruntime import OnnxruntimeBaseline
 from iosched.profiler.devices.profiled_device import OpenModel, attached
 from iosched.profiler.measuring.interleaved_models import WARMUP_ROUNDS, Budget, runs_to_choose, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
@@ -236,12 +236,12 @@ class TimeBudget:
         repeats = min(max(rounds - most, 0), usual.repeats)
         return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least, repeats)
 
-    def choice(self, latencies_us: Collection[float]) -> Budget | None:
-        """Limits for measuring all ways, of about these latencies: a few rounds; None if there is no time for it."""
+    def choice(self, usual: Budget, latencies_us: Collection[float]) -> Budget | None:
+        """`usual`, to choose among ways of about these latencies; None if there is no time for as many rounds."""
         left_s = self.remaining_s(CHOSEN)
-        if left_s < (WARMUP_ROUNDS + QUICK.rounds) * _round_s(latencies_us):
+        if left_s < (WARMUP_ROUNDS + usual.rounds) * _round_s(latencies_us):
             return None
-        return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
+        return replace(usual, max_seconds=min(usual.max_seconds, left_s))
 
     def comparison_of(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
         """Limits for measuring candidates of about these latencies interleaved: `usual`, or less if there is less time.

@@ -17,7 +17,7 @@ from iosched.models.composition.compose import MemoryUse
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.profiled_device import AttachedModel, Running
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all, interference_notes
+from iosched.profiler.measuring.interleaved_models import Budget, closing_all, contenders, interference_notes
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Interval, Measurement
 from iosched.runtime.device import Device
 from iosched.runtime.executor import Candidate
@@ -190,6 +190,9 @@ WORDS: Mapping[str, str] = {
 }
 """Names of rows in sentences."""
 
+_FEW, _MORE = Budget(rounds=3, max_seconds=6.0, least_rounds=1), Budget(rounds=9)
+"""Limits for measuring all ways, and then those that may be the fastest of their row."""
+
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 
 _NO_TIME = "OpenVINO was not compared in every setting because the time ran out: use a larger --budget."
@@ -257,20 +260,34 @@ def _open(
 
 
 def _usual_us(here: AttachedModel, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
-    """Median latencies of a few interleaved rounds, or of the second of two runs.
+    """Median latencies of a few interleaved rounds, and of more of the ways that may be the fastest of their row; or of
+    the second of two runs, if time is short.
 
     Not the minimum, which is low when spinning threads happen to meet at once.
     """
     time_budget.ask()
-    second_us = (
+    found_us = (
         {method: each.time(2)[-1] for method, each in ready.items()} if isfinite(time_budget.remaining_s()) else {}
     )
-    budget = time_budget.choice(second_us.values())
-    if budget is None:
-        return second_us
-    names = {str(index): method for index, method in enumerate(ready)}
-    measured = here.in_turn({name: ready[method] for name, method in names.items()}, budget)
-    return {method: measured[name].median_us for name, method in names.items()}
+    left = [*ready]
+    for usual in (_FEW, _MORE):
+        budget = time_budget.choice(usual, [found_us.get(method, 0.0) for method in left])
+        if budget is None or not left:
+            break
+        names = {str(index): method for index, method in enumerate(left)}
+        taken = here.in_turn({name: ready[method] for name, method in names.items()}, budget)
+        measured = {method: taken[name] for name, method in names.items()}
+        found_us |= {method: each.median_us for method, each in measured.items()}
+        left = _undecided(measured)
+        time_budget.ask()
+    return found_us
+
+
+def _undecided(measured: Mapping[Method, Measurement]) -> list[Method]:
+    """The ways of rows in which several may be the fastest."""
+    rows = [{way: each for way, each in measured.items() if way.row == row} for row in ROW_NAMES]
+    ways = [contenders(row) for row in rows if row]
+    return [way for row in ways if len(row) > 1 for way in row]
 
 
 def _best_of_rows(usual_us: Mapping[Method, float]) -> dict[RowName, Method]:

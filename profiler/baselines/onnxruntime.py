@@ -9,14 +9,11 @@ from functools import cached_property, partial
 
 from iosched.models.model import Model
 from iosched.profiler.measuring.disturbance import watch
-from iosched.profiler.measuring.interleaved_models import Budget, closing_all, fastest_setting
+from iosched.profiler.measuring.interleaved_models import closing_all, fastest_setting
 from iosched.runtime.cores import allowed_cpus, has_whole_machine, physical_cores
 from iosched.runtime.executor import Candidate
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
-
-QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
-"""Enough rounds to choose among ways to run models, but not to claim that one is the fastest."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
 """Settings are compared only for models with fewer bytes of weights, since every session copies them."""

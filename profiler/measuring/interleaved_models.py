@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from iosched.models.errors import SeparateProcessError
 from iosched.models.log import logger
@@ -21,6 +21,7 @@ RATE_SECONDS = 0.25
 """Approximate duration of the runs of a sample of throughput; there is at least one."""
 
 _log = logger(__name__)
+_Name = TypeVar("_Name")
 
 REST_SECONDS = 0.1
 """About how long a candidate waits for an idle process (`wait_until_idle`)."""
@@ -230,14 +231,19 @@ def fastest_setting(candidates: Sequence[Candidate]) -> int:
     """
     takes = {str(index): partial(_turn_us, each) for index, each in enumerate(candidates)}
     few = interleave(takes, _FEW_ROUNDS, warmup=1, max_seconds=_FEW_SECONDS, rest=wait_until_idle)
-    limit_us = _CLEARLY_SLOWER * min(each.median_us for each in few.values())
-    left = {name: take for name, take in takes.items() if name == "0" or min(few[name].samples_us) <= limit_us}
+    left = {name: takes[name] for name in dict.fromkeys(("0", *contenders(few)))}
     if len(left) == 1:
         return 0
     found = interleave(left, _ROUNDS, warmup=0, max_seconds=_SECONDS, least_rounds=LEAST_SAMPLES, rest=wait_until_idle)
     ratios = {name: compare(found["0"], each) for name, each in found.items()}
     faster = [name for name, ratio in ratios.items() if ratio is not None and ratio.is_faster]
     return int(min(faster, key=lambda name: found[name].median_us, default="0"))
+
+
+def contenders(measured: Mapping[_Name, Measurement]) -> list[_Name]:
+    """The candidates that are not clearly slower than the fastest, by interleaved rounds."""
+    limit_us = _CLEARLY_SLOWER * min(each.median_us for each in measured.values())
+    return [name for name, each in measured.items() if min(each.samples_us) <= limit_us]
 
 
 def _turn_us(candidate: Candidate) -> float:
