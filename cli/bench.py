@@ -53,11 +53,9 @@ if TYPE_CHECKING:
 
 _OBJECT = "model device batch_size baseline rows samples_us runs_us missing notes"
 _ROW = """
-name median_us p10_us p90_us min_us samples
-speedup=over_sequential.value speedup_low=over_sequential.low speedup_high=over_sequential.high
-rested_us runs p99_us p99_low_us=latency.p99.low p99_high_us=latency.p99.high in_flight images_per_s
-speedup_over_baseline=over_baseline.value
-speedup_over_baseline_low=over_baseline.low speedup_over_baseline_high=over_baseline.high
+name median_us p10_us p90_us min_us samples speedup speedup_low speedup_high
+rested_us runs p99_us p99_low_us p99_high_us in_flight images_per_s
+speedup_over_baseline speedup_over_baseline_low=over_baseline.low speedup_over_baseline_high=over_baseline.high
 """
 
 

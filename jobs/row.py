@@ -100,6 +100,36 @@ class Row:
         """The latency that 99 runs in 100 are faster than; None from too few runs."""
         return None if self.latency.p99 is None else self.latency.p99.value
 
+    @property
+    def p99_low_us(self) -> float | None:
+        """Lower end of the interval of `p99_us`."""
+        return None if self.latency.p99 is None else self.latency.p99.low
+
+    @property
+    def p99_high_us(self) -> float | None:
+        """Upper end of the interval of `p99_us`."""
+        return None if self.latency.p99 is None else self.latency.p99.high
+
+    @property
+    def speedup(self) -> float | None:
+        """Speedup over one operator after another, see `over_sequential`; None if unknown."""
+        return None if self.over_sequential is None else self.over_sequential.value
+
+    @property
+    def speedup_low(self) -> float | None:
+        """Lower end of the interval of `speedup`."""
+        return None if self.over_sequential is None else self.over_sequential.low
+
+    @property
+    def speedup_high(self) -> float | None:
+        """Upper end of the interval of `speedup`."""
+        return None if self.over_sequential is None else self.over_sequential.high
+
+    @property
+    def speedup_over_baseline(self) -> float | None:
+        """Speedup over the baseline, see `over_baseline`; None if unknown."""
+        return None if self.over_baseline is None else self.over_baseline.value
+
 
 ROWS: dict[str, str] = {
     "iosched": "the choice of 'optimize' for this model",
