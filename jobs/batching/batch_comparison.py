@@ -260,8 +260,8 @@ def _open(
 
 
 def _usual_us(here: AttachedModel, ready: Mapping[Method, Candidate], time_budget: TimeBudget) -> dict[Method, float]:
-    """Median latencies of a few interleaved rounds, and of more of the ways that may be the fastest of their row; or of
-    the second of two runs, if time is short.
+    """Median latencies of a few interleaved rounds, or only of more rounds of the ways that may be the fastest of their
+    row; or of the second of two runs, if time is short.
 
     Not the minimum, which is low when spinning threads happen to meet at once.
     """
@@ -277,6 +277,8 @@ def _usual_us(here: AttachedModel, ready: Mapping[Method, Candidate], time_budge
         names = {str(index): method for index, method in enumerate(left)}
         taken = here.in_turn({name: ready[method] for name, method in names.items()}, budget)
         measured = {method: taken[name] for name, method in names.items()}
+        again = {method.row for method in left}  # a dropped way may not win because the machine is slower now
+        found_us = {method: us for method, us in found_us.items() if method.row not in again}
         found_us |= {method: each.median_us for method, each in measured.items()}
         left = _undecided(measured)
         time_budget.ask()

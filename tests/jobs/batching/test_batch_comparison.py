@@ -163,9 +163,9 @@ def test_methods_that_the_device_refuses_are_left_out(tmp_path: Path, monkeypatc
 
 
 def test_more_rounds_choose_among_the_ways_of_a_row_that_are_about_as_fast(tmp_path: Path) -> None:
-    """Here the faster one of three rounds is the slower one of more; a clearly slower one is measured no further."""
+    """The faster one of three rounds is the slower one of more, when the machine takes twice as long."""
     few = {"usual": [2.1, 2.0, 1.9], "one session": [1.8, 1.9, 2.2], "one core": [4.0, 4.1, 3.9]}
-    more = {"usual": around(2.0), "one session": around(2.1)}
+    more = {"usual": around(4.2), "one session": around(4.4)}
 
     def in_turn(candidates: dict[str, Candidate], budget: Budget) -> dict[str, Measurement]:
         taken = more if budget.rounds > 3 else few
@@ -175,7 +175,7 @@ def test_more_rounds_choose_among_the_ways_of_a_row_that_are_about_as_fast(tmp_p
     ways = [Method("serial", None, None, text, None) for text in few]  # type: ignore[arg-type]
     here = SimpleNamespace(in_turn=in_turn)
     found = batch_comparison._usual_us(here, dict.fromkeys(ways), TimeBudget(None, 0.0))  # type: ignore[arg-type]
-    assert [way.text for way in sorted(ways, key=lambda way: found[way])] == ["usual", "one session", "one core"]
+    assert [way.text for way in sorted(found, key=lambda way: found[way])] == ["usual", "one session"]
 
 
 def test_the_lowest_predicted_latency_ships(tmp_path: Path) -> None:
