@@ -3,9 +3,9 @@
     python benchmarks/deciding.py -o results/deciding.json [--searches 10000] [--calls 10]
 
 Rounds are simulated; the decisions are made by the code of `optimize` (`until_settled`). The noise is that of real
-rounds: the samples of a random network of results/cpu-networks-zen5.json, divided by their medians, with the samples of one
-round kept together; the script `noisy` has those of a noisier machine. Other scripts add disturbances. A true ratio is
-the speedup of the best of our schedules over the faster runtime.
+rounds: the samples of a random network of results/cpu-networks-zen5.json, divided by their medians, with the samples of
+one round kept together; the script `noisy` has those of a noisier machine. Other scripts add disturbances. A true ratio
+is the speedup of the best of our schedules over the faster runtime.
 
 Options:
     --output: results file
