@@ -291,3 +291,11 @@ def test_a_graph_input_that_is_no_tensor_needs_no_shape():
 def test_a_kernel_of_too_few_dimensions():
     flat = proto_of([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4)})
     refused(data(flat), "shapes are inconsistent", "Conv")
+
+
+def test_a_concat_along_an_axis_that_its_inputs_lack():
+    """Where the batch is a symbol, the shape of its result is unknown, not wrong."""
+    nodes = [node("Shape", ["x"], ["sizes"]), node("Concat", ["sizes", "two"], ["wanted"], axis=-2)]
+    nodes.append(node("Reshape", ["x", "wanted"], ["y"]))
+    proto = proto_of(nodes, {"x": ["N", 4]}, ["y"], {"two": np.array([2, 2])})
+    refused(data(proto), "shapes are inconsistent", "Concat", batch_size=3)
