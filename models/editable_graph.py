@@ -199,7 +199,7 @@ class EditableGraph:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """The shape of a weight or tensor; () if unknown."""
-        return self.weights[tensor].shape if tensor in self.weights else self.tensors[tensor].shape or ()
+        return self.known_shape(tensor) or ()
 
     def known_shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a weight or tensor; None if it or its shape is unknown."""

@@ -141,7 +141,7 @@ def _is_concat(node: onnx.NodeProto) -> bool:
 
 def _axis(graph: EditableGraph, node: onnx.NodeProto) -> int:
     axis = integer(node, "axis", 1)
-    return axis if axis >= 0 else axis + len(graph.known_shape(node.output[0]) or ())
+    return axis + len(graph.shape(node.output[0])) if axis < 0 else axis
 
 
 def name_nodes(graph: EditableGraph) -> None:
