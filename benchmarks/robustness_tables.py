@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -79,7 +79,6 @@ def derived() -> Mapping[str, Any]:
     lines = sum((Counter(found["lines"]) for found in tried.values()), Counter[str]())
     counts = {kind: Counter(faults[kind]["counts"]) for kind in ("kills", "amid")}
     ended = sum(count for what, count in faults["writers"].items() if what.startswith("exit code"))
-    loaded, alone = soak["loaded"], soak["sessions"]
     return {
         "few_lines": (lines["1"] + lines["2"]) / lines.total(),
         "errors": lines.total(),
@@ -94,12 +93,6 @@ def derived() -> Mapping[str, Any]:
         "rounds": ended // 2,
         "kib_each": soak["loads"]["grown_kib_after_a_tenth"] / (0.9 * soak["loads"]["number"]),
         "resident_mib": soak["loads"]["resident_kib"][-1] / 1024,
-        "growth": {
-            "resident": _after_a_tenth(loaded, "resident_kib") / _after_a_tenth(loaded, "done"),
-            "used": _after_a_tenth(loaded, "heap_kib") / _after_a_tenth(loaded, "done"),
-            "blocks": _after_a_tenth(loaded, "python_blocks"),
-            "session": _after_a_tenth(alone, "resident_kib") / _after_a_tenth(alone, "done"),
-        },
         "here": Counter(suite["here"]),
         "left_out": suite["cases"] - suite["onnxruntime_runs"],
     }
@@ -111,10 +104,6 @@ def _bad(counts: Mapping[str, int]) -> int:
 
 def _ran(found: Mapping[str, Any]) -> int:
     return sum(stages.get("ran", 0) + stages.get("running", 0) for stages in found["stages"].values())
-
-
-def _after_a_tenth(found: Mapping[str, Sequence[int]], series: str) -> int:
-    return found[series][10] - found[series][1]
 
 
 def growth_table() -> Table:
