@@ -91,7 +91,6 @@ def derived() -> Mapping[str, Any]:
         "writers": Counter(faults["writers"]),
         "ended": ended,
         "rounds": ended // 2,
-        "kib_each": soak["loads"]["grown_kib_after_a_tenth"] / (0.9 * soak["loads"]["number"]),
         "resident_mib": soak["loads"]["resident_kib"][-1] / 1024,
         "here": Counter(suite["here"]),
         "left_out": suite["cases"] - suite["onnxruntime_runs"],
