@@ -4,8 +4,8 @@
 
 Rounds are simulated; the decisions are made by the code of `optimize` (`until_settled`). The noise is that of real
 rounds: the samples of a random network of results/cpu-networks-zen5.json, divided by their medians, with the samples of
-one round kept together; the script `noisy` has those of a noisier machine. Other scripts add disturbances. A true ratio
-is the speedup of the best of our schedules over the faster runtime.
+one round kept together; the script `noisy` has those of results/noisy-networks.json. Other scripts add disturbances. A
+true ratio is the speedup of the best of our schedules over the faster runtime.
 
 Options:
     --output: results file
@@ -114,7 +114,7 @@ SCRIPTS = {"quiet": quiet, "bursty": bursty, "drifting": drifting, "stolen": sto
 def noises(script: str) -> list[tuple[float, list[list[float]]]]:
     """By network, its latency in seconds, and for each round its samples over the medians of their rows."""
     found = []
-    for network in results("cpu-networks-zen3" if script == "noisy" else "cpu-networks-zen5")["networks"].values():
+    for network in results("noisy-networks" if script == "noisy" else "cpu-networks-zen5")["networks"].values():
         samples = {name: network["samples_us"][row] for name, row in _SAMPLES_OF.items()}
         medians = {name: quantile(each, 0.5) for name, each in samples.items()}
         rounds = zip(*([us / medians[name] for us in each] for name, each in samples.items()), strict=True)
